@@ -1,0 +1,5924 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+# Copyright (c) 2026 the mcp_ref authors
+"""The Model Context Protocol, revision 2026-07-28: server and client in one file.
+
+What it is: the whole protocol, over stdio and Streamable HTTP, with nothing but the
+Python standard library (3.11 or newer). Copy the file into your project, run it as it
+stands, or read it beside the specification. What it is not: a web framework, an OAuth
+server, a model API.
+
+    client                                      server
+      | -- request: tools/call, _meta ---------> |    each request stands alone:
+      | <-- notifications/progress ... --------- |    version and capabilities in
+      | <-- response: complete | input_required  |    its _meta; no handshake,
+      |                                          |    no session
+
+A server:
+
+    from mcp_ref import Server
+
+    server = Server("adder", "1.0")
+
+    @server.tool
+    def add(a: int, b: int) -> int:
+        "Add two numbers."
+        return a + b
+
+    if __name__ == "__main__":
+        server.run()                # on stdio; server.run(http=8000) for HTTP
+
+Try it:  python mcp_ref.py serve --http 8000
+
+Reading map (sections follow the specification's own order):
+
+     1  basic/index                  messages, error codes, _meta
+     2  basic/versioning             revisions, extensions
+     3  basic/patterns/*             Exchange, Context, multi round-trip, subscriptions
+     4  basic/transports/*           header mirroring, stdio, Streamable HTTP, ASGI
+     5  basic/authorization/*        the resource server's side
+     6  client/*                     elicitation, sampling, roots
+     7  server/*                     Server, tools, resources, prompts, completion
+     8  (client)                     Client, multi round-trip loop, cache, listen
+     A  JSON Schema 2020-12          B  type hints and JSON Schema
+     C  earlier revisions            D  command line
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import codecs
+import collections
+import collections.abc as abc
+import contextlib
+import contextvars
+import copy
+import dataclasses
+import datetime
+import decimal
+import difflib
+import enum
+import functools
+import hashlib
+import hmac
+import importlib
+import inspect
+import ipaddress
+import itertools
+import json
+import logging
+import math
+import operator
+import os
+import pathlib
+import posixpath
+import queue
+import re
+import reprlib
+import secrets
+import signal
+import sys
+import textwrap
+import threading
+import time
+import types
+import typing
+import unicodedata
+import urllib.parse
+import uuid
+from collections import deque
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from decimal import Decimal
+from dataclasses import MISSING, dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote, urldefrag, urljoin
+
+__version__ = "0.1"
+
+JSON = Any
+"""A JSON value: None, bool, int, float, str, list, or dict with str keys."""
+Id = str | int
+"""A request id or progress token. 1 and "1" differ."""
+
+# --- constants: the specification's ----------------------------------------------------
+
+PROTOCOL_VERSION = "2026-07-28"
+SUPPORTED_VERSIONS = (PROTOCOL_VERSION,)
+META_PREFIX = "io.modelcontextprotocol/"
+META_PROTOCOL_VERSION = META_PREFIX + "protocolVersion"
+META_CLIENT_INFO = META_PREFIX + "clientInfo"
+META_CLIENT_CAPABILITIES = META_PREFIX + "clientCapabilities"
+META_LOG_LEVEL = META_PREFIX + "logLevel"
+META_SERVER_INFO = META_PREFIX + "serverInfo"
+META_SUBSCRIPTION_ID = META_PREFIX + "subscriptionId"
+COMPLETE = "complete"
+ASKING = "input_required"
+LOG_LEVELS = (  # least severe first
+    "debug",
+    "info",
+    "notice",
+    "warning",
+    "error",
+    "critical",
+    "alert",
+    "emergency",
+)
+_LEVEL_INDEX = {level: index for index, level in enumerate(LOG_LEVELS)}
+MAX_COMPLETIONS = 100
+
+# --- constants: our limits ---------------------------------------------------------------
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024  # one stdio line
+MAX_URI = 8192  # characters of a resource URI
+MAX_SUBSCRIBED = 1000  # resource URIs per listen request
+LISTEN_STREAMS = 20_000  # open listen requests per server
+REQUESTS_IN_FLIGHT = 1024  # per stdio connection
+WORKER_THREADS = 128  # plain handlers at the same time
+OUTBOX_SIZE = 1000  # notifications of one request that wait
+PROGRESS_BURST = 50  # progress notifications of one request before the rate counts
+PROGRESS_PER_SECOND = 20
+STDIO_GRACE = 2.0  # seconds for requests in flight after end of file
+STDIO_CHUNKS = 1024  # of 64 KiB each, read but not yet looked at
+LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+
+_log = logging.getLogger("mcp_ref")
+
+
+# ======================================================================================
+# 1  Base protocol                                      spec: basic/index
+# ======================================================================================
+#
+#   request       {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {...}}
+#   notification  {"jsonrpc": "2.0", "method": "notifications/progress", "params": {...}}
+#   response      {"jsonrpc": "2.0", "id": 1, "result": {"resultType": "complete", ...}}
+#   error         {"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": ""}}
+#
+# Bytes become a dict in decode(), a dict becomes a Request or a Notification in
+# read_message(), and encode() turns an answer back into bytes. Nothing else in this file
+# parses or writes JSON-RPC.
+
+
+class McpError(Exception):
+    """A JSON-RPC error: raise it in a handler to answer a request with it.
+
+    `code` and `message` travel as they are, `data` is any JSON value or None. Each
+    subclass is one reason. Its code decides the HTTP status (see HTTP_STATUS).
+    """
+
+    code = -32603
+
+    def __init__(self, message: str, data: JSON = None, code: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.data = data
+        if code is not None:
+            self.code = code
+
+
+class ParseError(McpError):
+    """The bytes are not JSON: whoever sent them is at fault."""
+
+    code = -32700
+
+
+class InvalidRequest(McpError):
+    """The JSON is not a JSON-RPC request; `id` is its id where one could be read."""
+
+    code = -32600
+
+    def __init__(self, message: str, id: Id | None = None) -> None:
+        super().__init__(message)
+        self.id = id
+
+
+class MethodNotFound(McpError):
+    """The server does not implement the method."""
+
+    code = -32601
+
+
+class InvalidParams(McpError):
+    """The parameters are malformed, or name something that does not exist."""
+
+    code = -32602
+
+
+class ResourceNotFound(InvalidParams):
+    """No resource has this URI."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(f"Resource not found: {uri[:200]}", {"uri": uri})
+
+
+class InternalError(McpError):
+    """The server failed; the details are in its log, never on the wire."""
+
+
+class HeaderMismatch(McpError):
+    """HTTP headers and body differ, or a required header is missing or malformed."""
+
+    code = -32020
+
+
+class MissingRequiredClientCapability(McpError):
+    """The client did not declare a capability that answering takes.
+
+    `required` has the shape of ClientCapabilities, e.g. {"elicitation": {"url": {}}}.
+    """
+
+    code = -32021
+
+    def __init__(self, required: JSON) -> None:
+        message = f"The request needs client capabilities {json.dumps(required)}"
+        super().__init__(message, {"requiredCapabilities": required})
+
+
+class UnsupportedProtocolVersion(McpError):
+    """The server does not speak the requested revision."""
+
+    code = -32022
+
+    def __init__(self, supported: Sequence[str], requested: str) -> None:
+        message = f"Unsupported protocol version {requested[:40]!r}"
+        super().__init__(
+            message, {"supported": list(supported), "requested": requested}
+        )
+
+
+class InsufficientScope(McpError):
+    """The caller is known but may not do this; `scopes` are all that it takes."""
+
+    # base-24: SHOULD allocate codes of one's own outside the reserved range; these
+    # three are the HTTP status that they travel with.
+    code = 403
+
+    def __init__(self, scopes: Iterable[str]) -> None:
+        self.scopes = sorted(scopes)
+        message = f"This needs the scopes {' '.join(self.scopes)}"
+        super().__init__(message, {"requiredScopes": self.scopes})
+
+
+class TooManyRequests(McpError):
+    """The caller exceeded its rate; it may come back after `seconds`."""
+
+    code = 429
+
+    def __init__(self, message: str, seconds: float = 1.0) -> None:
+        super().__init__(message, {"retryAfter": max(1, math.ceil(seconds))})
+
+
+class Overloaded(TooManyRequests):
+    """The server is at a stated limit; the caller may try again in a second."""
+
+    code = 503
+
+
+class RemoteError(McpError):
+    """An error that the peer answered; `code`, `message` and `data` are the peer's."""
+
+
+# The status that the specification demands for a code; codes of our own are statuses,
+# and everything else, a failing handler included, is a well carried exchange: 200.
+HTTP_STATUS = {
+    -32700: 400,
+    -32600: 400,
+    # http-29: an unknown method MUST be answered with 404
+    -32601: 404,
+    # base-53, base-57, http-28, http-61: MUST be 400
+    -32602: 400,
+    -32020: 400,
+    -32021: 400,
+    -32022: 400,
+    403: 403,
+    429: 429,
+    503: 503,
+}
+
+
+# --- bytes <-> dict -------------------------------------------------------------------
+
+
+def _refuse_constant(token: str) -> JSON:
+    raise ValueError(f"{token} is not JSON")
+
+
+# Built once: json.loads() and json.dumps() with options build one per call. All text goes
+# out as ASCII, so that lone surrogates cannot fail the encoding and no peer that splits
+# lines at U+2028 can cut a message in two.
+_decode_json = json.JSONDecoder(parse_constant=_refuse_constant).decode
+_encode_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_encode_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+_encode_sorted = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
+
+
+def decode(data: bytes) -> JSON:
+    """Parse one message: UTF-8, one JSON object; raises ParseError, InvalidRequest.
+
+    Of repeated names in an object the last counts, as everywhere in Python; header
+    checks and dispatch both read the result, so they cannot disagree.
+    """
+    try:
+        # transports-01: MUST be UTF-8, so json's guessing at UTF-16 is not wanted
+        message = _decode_json(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ParseError(f"Not UTF-8 at byte {error.start}") from None
+    except RecursionError:
+        raise ParseError("JSON nested too deeply") from None
+    except ValueError as error:
+        # A number of over 4,300 digits ends here too: int() refuses it.
+        raise ParseError(f"Not JSON: {str(error)[:120]}") from None
+    # http-11: the body MUST be a single request or notification, so no batch
+    if not isinstance(message, dict):
+        raise InvalidRequest("A message is one JSON object")
+    return message
+
+
+def encode(message: JSON) -> bytes:
+    """Write one message as one line of ASCII JSON; raises ValueError, TypeError.
+
+    ValueError: a number that is not finite, or a value that contains itself.
+    """
+    try:
+        # stdio-01: MUST NOT contain a newline; JSON escapes them in strings
+        return _encode_json(message).encode("ascii")
+    except RecursionError:
+        raise ValueError("value nested too deeply") from None
+
+
+def encode_response(message: JSON) -> tuple[bytes, JSON]:
+    """Encode a response; one that is not JSON becomes an error with the same id.
+
+    Returns the bytes and the response that they hold.
+    """
+    try:
+        return encode(message), message
+    except (ValueError, TypeError) as error:
+        _log.error("the answer to %r is not JSON: %s", message.get("id"), error)
+        failed = InternalError("The answer could not be written as JSON")
+        message = error_response(message.get("id"), failed)
+        return encode(message), message
+
+
+# --- dict <-> Request -----------------------------------------------------------------
+
+
+class Request(NamedTuple):
+    """One client request and what the transport knows about the caller.
+
+    A tuple, not a dataclass: it is built for every message, and `_replace` is what an
+    Exchange that rewrites requests needs.
+    """
+
+    id: Id
+    method: str
+    params: dict[str, JSON]
+    headers: Mapping[str, str] | None = None
+    """HTTP fields under lower-case names; None on transports without headers."""
+    principal: Principal | None = None
+    """Who calls, as verified by the authorization hook."""
+    peer: str | None = None
+    """The caller's address, or None."""
+
+
+class Notification(NamedTuple):
+    """One client notification."""
+
+    method: str
+    params: dict[str, JSON]
+
+
+def read_message(message: JSON, **facts: Any) -> Request | Notification:
+    """Check the JSON-RPC envelope; `facts` are the transport's fields of Request.
+
+    Raises InvalidRequest for everything that is not a request or a notification, also
+    for responses: http-12, stdio-07: a client MUST NOT send them.
+    """
+    id = message.get("id")
+    # base-04: MUST be a string or an integer; bool is an int only to Python
+    readable = id if type(id) is str or type(id) is int else None
+    if message.get("jsonrpc") != "2.0":
+        raise InvalidRequest('jsonrpc must be "2.0"', readable)
+    method = message.get("method")
+    if not isinstance(method, str):
+        raise InvalidRequest("method must be a string", readable)
+    params = message.get("params", {})
+    # base-05: MUST NOT be null, so null is not the same as absent
+    if "id" in message and readable is None:
+        raise InvalidRequest("id must be a string or an integer")
+    if not isinstance(params, dict):
+        raise InvalidRequest("params must be an object", readable)
+    if readable is None:
+        return Notification(method, params)
+    return Request(readable, method, params, **facts)
+
+
+def request_message(id: Id, method: str, params: JSON) -> JSON:
+    """Build the JSON-RPC request."""
+    return {"jsonrpc": "2.0", "id": id, "method": method, "params": params}
+
+
+def notification(method: str, params: JSON) -> JSON:
+    """Build a JSON-RPC notification. base-26: MUST NOT include an id."""
+    return {"jsonrpc": "2.0", "method": method, "params": params}
+
+
+def result_response(id: Id, result: JSON) -> JSON:
+    """Build the response to a request that succeeded."""
+    # base-07: MUST carry the request's id, the same in type and value
+    return {"jsonrpc": "2.0", "id": id, "result": result}
+
+
+def error_response(id: Id | None, error: McpError) -> JSON:
+    """Build the response to a request that failed."""
+    body: dict[str, JSON] = {"code": error.code, "message": error.message}
+    if error.data is not None:
+        body["data"] = error.data
+    # base-15: the id is left out only where it could not be read
+    if id is None:
+        return {"jsonrpc": "2.0", "error": body}
+    return {"jsonrpc": "2.0", "id": id, "error": body}
+
+
+# --- _meta ----------------------------------------------------------------------------
+
+_LABEL = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_META_KEY = re.compile(
+    # base-46, base-47: prefix = labels joined by dots; base-49: the name's ends
+    rf"(?P<prefix>{_LABEL}(?:\.{_LABEL})*/)?(?:[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)?",
+    re.ASCII,
+)
+
+
+def check_meta_key(key: str, *, prefixed: bool = False) -> str:
+    """Return a key that we are about to write; raise ValueError for a malformed one.
+
+    `prefixed` demands a prefix: versioning-05: extension identifiers MUST have one.
+    """
+    found = _META_KEY.fullmatch(key)
+    if not found or (prefixed and not found["prefix"]):
+        form = "com.example/name" if prefixed else "[com.example/]name"
+        raise ValueError(f"{key!r} is not a _meta key of the form {form}")
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """The `_meta` of a request, checked."""
+
+    protocol_version: str
+    client_capabilities: dict[str, JSON]
+    client_info: dict[str, JSON] | None
+    log_level: str | None
+    progress_token: Id | None
+    fields: dict[str, JSON]
+    """All of it as it came: trace context and the keys of others included."""
+
+    @classmethod
+    def of(cls, params: dict[str, JSON]) -> Meta:
+        """Read `params._meta`; raises InvalidParams that names the offending key."""
+        meta = params.get("_meta")
+        if not isinstance(meta, dict):
+            raise InvalidParams("params._meta is missing or not an object")
+        version = meta.get(META_PROTOCOL_VERSION)
+        # base-52: a request without a required field MUST be rejected with -32602
+        if not isinstance(version, str):
+            raise InvalidParams(f"_meta[{META_PROTOCOL_VERSION!r}] must be a string")
+        capabilities = meta.get(META_CLIENT_CAPABILITIES)
+        if not isinstance(capabilities, dict):
+            raise InvalidParams(
+                f"_meta[{META_CLIENT_CAPABILITIES!r}] must be an object"
+            )
+        if len(meta) == 2:
+            return cls(version, capabilities, None, None, None, meta)
+        info = meta.get(META_CLIENT_INFO)
+        if info is not None and not isinstance(info, dict):
+            raise InvalidParams(f"_meta[{META_CLIENT_INFO!r}] must be an object")
+        level = meta.get(META_LOG_LEVEL)
+        # logging-06: an unknown level SHOULD be rejected with -32602
+        if META_LOG_LEVEL in meta and str(level) not in _LEVEL_INDEX:
+            levels = ", ".join(LOG_LEVELS)
+            raise InvalidParams(f"_meta[{META_LOG_LEVEL!r}] must be one of {levels}")
+        token = meta.get("progressToken")
+        # progress-02: MUST be a string or an integer
+        if token is not None and type(token) is not str and type(token) is not int:
+            raise InvalidParams("_meta.progressToken must be a string or an integer")
+        return cls(version, capabilities, info, level, token, meta)
+
+
+# ======================================================================================
+# 2  Versioning                                         spec: basic/versioning
+# ======================================================================================
+
+
+def check_version(requested: str, supported: Sequence[str]) -> None:
+    """Accept a revision or raise UnsupportedProtocolVersion."""
+    # versioning-01: MUST answer with the list of supported versions
+    if requested not in supported:
+        raise UnsupportedProtocolVersion(supported, requested)
+
+
+def supports(capabilities: JSON, needed: JSON) -> bool:
+    """Tell whether `capabilities` contain all members of `needed`, however deep.
+
+    elicitation-05: an empty `elicitation` stands for {"form": {}}.
+    """
+    for name, inner in needed.items():
+        declared = capabilities.get(name)
+        if not isinstance(declared, dict):
+            return False
+        if name == "elicitation" and not declared:
+            declared = {"form": {}}
+        if not supports(declared, inner):
+            return False
+    return True
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What an extension adds to a server; hand it to `Server.extend`.
+
+    spec: basic/versioning, Extension Negotiation. Everything else that an extension may
+    want, an Exchange around `server.handle` can do.
+    """
+
+    identifier: str
+    """Such as "io.modelcontextprotocol/tasks"; goes to `capabilities.extensions`."""
+    settings: dict[str, JSON] = field(default_factory=dict)
+    methods: Mapping[str, MethodHandler] = field(default_factory=dict)
+    """Method name -> `async (server, ctx, params) -> result without resultType`."""
+    result_types: frozenset[str] = frozenset()
+    """base-12: values of `resultType` that its results may carry."""
+    filters: Mapping[str, ListenFilter] = field(default_factory=dict)
+    """Member of a listen request's `notifications` -> what is honoured of it."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Method name -> the parameter that `Mcp-Name` mirrors."""
+
+
+# ======================================================================================
+# 3  Message patterns                                   spec: basic/patterns
+# ======================================================================================
+#
+#   client                         server
+#     | request --------------------> |    request [notification]* (response | cancelled)
+#     | <--------- [notification]*    |
+#     | <------------------ response  |    the server never sends a request
+#
+# One type carries all of it: an Exchange takes a request and a way to send notifications
+# and returns the response. `Server.handle` is one, a client transport is one, and so is
+# whatever wraps them. Cancelling the task that awaits it is cancellation, on both sides.
+
+Send = Callable[[JSON], Awaitable[None]]
+Exchange = Callable[[Request, Send], Awaitable[JSON]]
+MethodHandler = Callable[["Server", "Context", dict[str, JSON]], Awaitable[JSON]]
+ListenFilter = Callable[["Context", JSON], tuple[JSON, Iterable[Hashable]]]
+
+
+class _Done:
+    """The value of a Context method that has nothing more to wait for."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
+
+    def __await__(self) -> Generator[None, None, Any]:
+        return self.value
+        yield  # makes this a generator
+
+
+def _on_loop() -> bool:
+    """Tell an `async def` handler (True) from a plain one in its thread (False)."""
+    return asyncio._get_running_loop() is not None
+
+
+def _give(value: Any) -> Any:
+    """Return `value` to a plain handler, something to await to an `async def` one."""
+    return _Done(value) if _on_loop() else value
+
+
+class _Outbox:
+    """The notifications of one request on their way to `send`, from any thread.
+
+    Bounded: of a flood of progress only the latest waits, of a flood of log messages the
+    newest OUTBOX_SIZE. After close() nothing passes any more.
+    """
+
+    def __init__(self, send: Send, loop: asyncio.AbstractEventLoop) -> None:
+        self.send = send
+        self.loop = loop
+        self.queue: deque[JSON] = deque(maxlen=OUTBOX_SIZE)
+        self.latest: JSON = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.pump: asyncio.Task[None] | None = None
+        self.closed = False
+        self.tokens = float(PROGRESS_BURST)
+        self.refilled = loop.time()
+
+    def put(self, message: JSON) -> None:
+        """Queue a message; the loop sends it soon."""
+        if not self.closed:
+            self.queue.append(message)
+            self._wake(self._start)
+
+    def put_progress(self, message: JSON) -> None:
+        """Queue progress, or keep it as the latest while the rate is exceeded."""
+        now = self.loop.time()
+        earned = (now - self.refilled) * PROGRESS_PER_SECOND
+        self.tokens = min(PROGRESS_BURST, self.tokens + earned)
+        self.refilled = now
+        # progress-11: both parties SHOULD limit the rate
+        if self.tokens >= 1 and self.latest is None:
+            self.tokens -= 1
+            self.put(message)
+        elif not self.closed:
+            waiting, self.latest = self.latest, message
+            if waiting is None:
+                self._wake(self._hold)
+
+    def _wake(self, callback: Callable[[], None]) -> None:
+        if _on_loop():
+            callback()
+        else:
+            self.loop.call_soon_threadsafe(callback)
+
+    def _start(self) -> None:
+        if self.pump is None and not self.closed:
+            self.pump = self.loop.create_task(self._run())
+
+    def _hold(self) -> None:
+        if self.timer is None and not self.closed:
+            self.timer = self.loop.call_later(1 / PROGRESS_PER_SECOND, self._release)
+
+    def _release(self) -> None:
+        self.timer = None
+        self._take_latest()
+        self._start()
+
+    def _take_latest(self) -> None:
+        message, self.latest = self.latest, None
+        if message is not None:
+            self.queue.append(message)
+
+    async def _run(self) -> None:
+        while self.queue:
+            await self.send(self.queue.popleft())
+        self.pump = None
+
+    def flush(self) -> Awaitable[None]:
+        """Return something to await: done when all that is queued was sent."""
+        return self.pump or _Done()
+
+    async def close(self) -> None:
+        """Send what is left, the latest progress included, then refuse the rest."""
+        if self.timer is not None:
+            self.timer.cancel()
+        while self.pump or self.queue or self.latest is not None:
+            if self.pump is not None:
+                await self.pump
+            self._take_latest()
+            await self._run()
+        # progress-12: progress MUST stop after completion
+        self.closed = True
+
+    def abandon(self) -> None:
+        """Drop what is left: the request was cancelled."""
+        self.closed = True
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.pump is not None:
+            self.pump.cancel()
+
+
+class Context:
+    """What a handler knows of its request, and how it reaches the client.
+
+    A handler gets one by a parameter annotated `Context`. All methods work from
+    `async def` handlers, where they are awaited, and from plain ones, where they are
+    just called.
+    """
+
+    __slots__ = (
+        "_counter",
+        "_loop",
+        "_outbox",
+        "_progress",
+        "_replay",
+        "_send",
+        "cancelled",
+        "meta",
+        "request",
+        "server",
+    )
+
+    def __init__(
+        self, server: Server, request: Request, meta: Meta, send: Send
+    ) -> None:
+        self.server = server
+        self.request = request
+        self.meta = meta
+        self.cancelled = False
+        """True once the client gave up: a plain handler that runs long looks at it."""
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._outbox: _Outbox | None = None
+        self._progress = -math.inf
+        self._replay: _Replay | None = None
+        self._counter = 0
+
+    # --- who calls --------------------------------------------------------------------
+
+    @property
+    def principal(self) -> Principal | None:
+        """Return the verified caller, or None without authorization."""
+        return self.request.principal
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Return the HTTP fields under lower-case names; empty on stdio."""
+        return self.request.headers or {}
+
+    def supports(self, *path: str) -> bool:
+        """Tell whether the client declared a capability, `supports("sampling")`.
+
+        More names lead deeper: `supports("elicitation", "url")`.
+        """
+        needed: dict[str, JSON] = {}
+        for name in reversed(path):
+            needed = {name: needed}
+        return supports(self.meta.client_capabilities, needed)
+
+    # --- progress, log      spec: basic/patterns/progress, server/utilities/logging ---
+
+    def progress(
+        self, progress: float, total: float | None = None, message: str | None = None
+    ) -> Awaitable[None]:
+        """Report how far the work is; nothing happens if the client did not ask.
+
+        Values that do not rise, and those that are not finite, are left out. Over
+        PROGRESS_PER_SECOND only the latest is sent, the last one always.
+        """
+        token = self.meta.progress_token
+        # progress-05: MUST increase with each notification
+        if token is None or not self._progress < progress < math.inf:
+            return _Done()
+        self._progress = progress
+        # progress-08: MUST only reference the token of this very request
+        params: dict[str, JSON] = {"progressToken": token, "progress": progress}
+        if total is not None and math.isfinite(total):
+            params["total"] = total
+        if message is not None:
+            params["message"] = message
+        self._out().put_progress(notification("notifications/progress", params))
+        return self._flush()
+
+    def log(
+        self, level: str, data: JSON, logger: str | None = None
+    ) -> Awaitable[None]:
+        """Send a log message if the client asked for this level; `data` is any JSON.
+
+        Deprecated by the specification in favour of stderr and OpenTelemetry. Never
+        pass credentials or personal data: it leaves the machine.
+        """
+        if level not in _LEVEL_INDEX:
+            raise ValueError(f"level must be one of {', '.join(LOG_LEVELS)}")
+        wanted = self.meta.log_level
+        # logging-03: MUST NOT be sent for a request that does not ask for it
+        if wanted is None or _LEVEL_INDEX[level] < _LEVEL_INDEX[wanted]:
+            return _Done()
+        params: dict[str, JSON] = {"level": level, "data": to_json(data)}
+        encode(params)  # what is not JSON is the caller's mistake: raises ValueError
+        if logger is not None:
+            params["logger"] = logger
+        self._out().put(notification("notifications/message", params))
+        return self._flush()
+
+    def _out(self) -> _Outbox:
+        if self._outbox is None:
+            self._outbox = _Outbox(self._send, self._loop)
+        return self._outbox
+
+    def _flush(self) -> Awaitable[None]:
+        outbox = self._outbox
+        return outbox.flush() if outbox is not None and _on_loop() else _Done()
+
+    # --- questions                               spec: basic/patterns/mrtr, client/* ---
+
+    def elicit(self, message: str, schema: Any, *, key: str | None = None) -> Any:
+        """Ask the user to fill in a form. Code before a question runs again!
+
+        `schema` is a flat object schema of primitive properties, or a dataclass or
+        TypedDict of such. Returns an Answer: `accepted`, `action`, `content`, `value`.
+        The handler is started again once the answer is there; give side effects that
+        stand before the question to `once`.
+        """
+        return self._ask_one(key, elicitation(message, schema))
+
+    def elicit_url(self, message: str, url: str, *, key: str | None = None) -> Any:
+        """Send the user to a web page; code before a question runs again.
+
+        `accepted` means that the user agreed to go there, not that anything happened.
+        """
+        return self._ask_one(key, elicitation_url(message, url))
+
+    def sample(
+        self,
+        messages: str | Sequence[JSON],
+        *,
+        max_tokens: int = 1000,
+        key: str | None = None,
+        options: Mapping[str, JSON] | None = None,
+    ) -> Any:
+        """Ask the client's model; code before a question runs again.
+
+        `options` are further members of CreateMessageRequestParams. Returns the
+        CreateMessageResult. Deprecated by the specification.
+        """
+        return self._ask_one(key, sampling(messages, max_tokens, options))
+
+    def roots(self, *, key: str | None = None) -> Any:
+        """Ask for the client's roots, a list of {"uri", "name"?}. Deprecated."""
+        return self._ask_one(key, list_roots())
+
+    def ask(self, **questions: Question) -> Any:
+        """Ask several things in one round: `ask(a=elicitation(...), b=sampling(...))`.
+
+        Returns a dict of the answers. Code before a question runs again.
+        """
+        return _give(self._answers(questions))
+
+    def once(self, key: str, function: Callable[[], Any]) -> Any:
+        """Run a side effect once, however often questions start the handler again.
+
+        Its JSON result travels in `requestState`: signed, but readable by the client. A
+        client that never comes back, or starts over, can make it run another time.
+        """
+        done = self._replaying().once
+        if key in done:
+            return _give(done[key])
+        value = function()
+        if inspect.isawaitable(value):
+            return self._once_later(key, value)
+        done[key] = to_json(value)
+        return _give(done[key])
+
+    async def _once_later(self, key: str, value: Awaitable[Any]) -> JSON:
+        self._replaying().once[key] = result = to_json(await value)
+        return result
+
+    @property
+    def state(self) -> JSON:
+        """Return what `InputRequired(state=...)` carried last round, or None."""
+        return self._replaying().raw
+
+    @property
+    def input_responses(self) -> dict[str, JSON]:
+        """Return the client's responses to the requests of last round, unchecked."""
+        return self._replaying().fresh
+
+    def _ask_one(self, key: str | None, question: Question) -> Any:
+        if key is None:
+            self._counter += 1
+            key = f"question-{self._counter}"
+        return _give(self._answers({key: question})[key])
+
+    def _answers(self, questions: Mapping[str, Question]) -> dict[str, Any]:
+        replay = self._replaying()
+        answers, missing = {}, {}
+        for key, question in questions.items():
+            found, missing_question = replay.answer(key, question)
+            if missing_question is None:
+                answers[key] = found
+            else:
+                missing[key] = missing_question
+        if missing:
+            raise InputRequired(missing)
+        return answers
+
+    def _replaying(self) -> _Replay:
+        # mrtr-05: MUST NOT be asked on any other request
+        if self._replay is None:
+            raise RuntimeError(f"{self.request.method} cannot ask the client")
+        return self._replay
+
+
+# --- multi round-trip requests                            spec: basic/patterns/mrtr ---
+#
+#   tools/call (id 1) ---------------> handler runs, elicit() finds no answer
+#   <--- input_required, requestState
+#   tools/call (id 2, the same, plus inputResponses, requestState)
+#                     ---------------> handler runs from the top, elicit() returns
+#   <------------------------ complete
+#
+# requestState = base64url(JSON) "." base64url(HMAC-SHA-256), so any process that knows
+# the key can serve the retry. It is signed, not secret.
+
+
+@dataclass(frozen=True)
+class Question:
+    """One entry of `inputRequests`; made by the functions of section 6."""
+
+    method: str
+    params: dict[str, JSON]
+    needs: dict[str, JSON]
+    """The client capabilities that it takes."""
+    read: Callable[[JSON], Any]
+    """Turns the client's result into the answer.
+
+    Raises ValueError when it does not fit, which asks again, and InvalidParams when it
+    is not a result at all."""
+
+    @property
+    def request(self) -> JSON:
+        """Return the wire form."""
+        if self.params:
+            return {"method": self.method, "params": self.params}
+        return {"method": self.method}
+
+    @property
+    def digest(self) -> str:
+        """Identify the question, so that an answer is never taken for another's."""
+        return _digest([self.method, self.params])
+
+
+class InputRequired(BaseException):
+    """Raise it to answer `input_required`: what `Context.ask` does underneath.
+
+    `requests` maps keys of your choice to questions; `state` is any JSON value, handed
+    back as `Context.state` with the retry (signed, not secret). At least one is needed.
+    A BaseException, so that a handler's `except Exception` cannot swallow it.
+    """
+
+    def __init__(
+        self, requests: Mapping[str, Question] | None = None, state: JSON = None
+    ) -> None:
+        super().__init__("the client's input is required")
+        # mrtr-17: MUST have at least one of the two
+        if not requests and state is None:
+            raise ValueError("InputRequired needs requests or state")
+        self.requests = dict(requests or {})
+        self.state = state
+
+
+class _Replay:
+    """What earlier rounds of this request left behind."""
+
+    def __init__(self, state: JSON, responses: JSON) -> None:
+        state = state or {}
+        self.answers: dict[str, JSON] = state.get("answers", {})
+        self.once: dict[str, JSON] = state.get("once", {})
+        self.raw: JSON = state.get("raw")
+        self.asked: dict[str, str] = state.get("asked", {})
+        # mrtr-31: SHOULD ignore what was not asked for
+        self.fresh = {k: v for k, v in (responses or {}).items() if k in self.asked}
+
+    def answer(self, key: str, question: Question) -> tuple[Any, Question | None]:
+        """Return the answer and None, or None and the question to ask (again)."""
+        if self.answers.get(key, {}).get("of") == question.digest:
+            return question.read(self.answers[key]["is"]), None
+        if key not in self.fresh or self.asked[key] != question.digest:
+            # mrtr-32: SHOULD ask again for what is missing
+            return None, question
+        try:
+            # elicitation-46, mrtr-29: SHOULD be checked against what was asked
+            value = question.read(self.fresh[key])
+        except ValueError as error:
+            return None, _ask_again(question, str(error))
+        self.answers[key] = {"of": question.digest, "is": self.fresh[key]}
+        return value, None
+
+    def state(self, required: InputRequired) -> JSON:
+        """Return what the next round has to know."""
+        asked = {key: question.digest for key, question in required.requests.items()}
+        everything = {
+            "answers": self.answers,
+            "once": self.once,
+            "raw": required.state,
+            "asked": asked,
+        }
+        return {key: value for key, value in everything.items() if value}
+
+
+def _ask_again(question: Question, reason: str) -> Question:
+    """Say in the message why the last answer did not do."""
+    params = dict(question.params)
+    if "message" in params:
+        params["message"] += f"\n(The last answer did not fit: {reason})"
+    # The digest stays that of the question in the handler's source.
+    return _AskedAgain(question.method, params, question.needs, question.read, question)
+
+
+@dataclass(frozen=True)
+class _AskedAgain(Question):
+    original: Question
+
+    @property
+    def digest(self) -> str:
+        return self.original.digest
+
+
+def _digest(value: JSON) -> str:
+    text = _encode_sorted(value).encode("ascii")
+    return base64.b64encode(hashlib.sha256(text).digest()[:18]).decode("ascii")
+
+
+def seal(value: JSON, keys: Sequence[bytes]) -> str:
+    """Sign a JSON value with the first key: base64url(JSON).base64url(HMAC-SHA-256)."""
+    body = base64.urlsafe_b64encode(encode(value))
+    mac = hmac.new(keys[0], body, hashlib.sha256).digest()
+    return f"{body.decode()}.{base64.urlsafe_b64encode(mac).decode()}"
+
+
+def unseal(text: str, keys: Sequence[bytes]) -> JSON:
+    """Return the value that any of the keys signed, else raise ValueError."""
+    body, _, mac = text.encode("ascii", "replace").rpartition(b".")
+    for key in keys:
+        expected = hmac.new(key, body, hashlib.sha256).digest()
+        if hmac.compare_digest(base64.urlsafe_b64encode(expected), mac):
+            return decode(base64.urlsafe_b64decode(body))
+    raise ValueError("not signed by us")
+
+
+def seal_state(state: JSON, binding: JSON, expires: float, keys: Sequence[bytes]) -> str:
+    """Seal what a retry brings back; `binding` is what it must be retried with."""
+    # mrtr-15: SHOULD hold principal, expiry and the request that it belongs to
+    return seal({"s": state, "b": _digest(binding), "e": int(expires)}, keys)
+
+
+def unseal_state(text: JSON, binding: JSON, now: float, keys: Sequence[bytes]) -> JSON:
+    """Open a `requestState`; raises InvalidParams, the same for whatever is wrong."""
+    try:
+        # mrtr-12, mrtr-13: MUST protect its integrity and reject what fails
+        sealed = unseal(text, keys)
+        if sealed["b"] == _digest(binding) and now < sealed["e"]:
+            return sealed["s"]
+    except (ValueError, KeyError, TypeError, AttributeError, McpError):
+        pass
+    raise InvalidParams("requestState is not valid for this request, or has expired")
+
+
+# --- subscriptions                               spec: basic/patterns/subscriptions ---
+#
+#   subscriptions/listen (id 7) --> keys registered
+#   <-- notifications/subscriptions/acknowledged      subscriptionId 7, always first
+#   <-- [notifications/* ]*                           subscriptionId 7
+#   <-- result (id 7)                                 only when the server ends it
+#
+#   listen acknowledged [change]* (result | cancelled)
+
+
+Change = tuple[str, dict[str, JSON]]  # method, params
+_EVERY = object()  # a key that each subscription holds
+
+
+class _Subscription:
+    """One open listen request: what waits to be sent, at most one per key."""
+
+    __slots__ = ("ended", "id", "keys", "pending", "waiter")
+
+    def __init__(self, id: Id, keys: Iterable[Hashable]) -> None:
+        self.id = id
+        self.keys = tuple(keys)
+        self.pending: dict[Hashable, Change] = {}
+        self.ended = False
+        self.waiter: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Return when something is pending or the end has come."""
+        if not self.pending and not self.ended:
+            self.waiter = asyncio.get_running_loop().create_future()
+            await self.waiter
+            self.waiter = None
+
+    def take(self) -> list[JSON]:
+        """Hand over what is pending, each message with our subscriptionId."""
+        pending, self.pending = self.pending, {}
+        return [self.tag(*change) for change in pending.values()]
+
+    def tag(self, method: str, params: dict[str, JSON]) -> JSON:
+        """Build a notification of this subscription."""
+        # base-60: MUST carry the id of the listen request, the same in type
+        meta = {META_SUBSCRIPTION_ID: self.id}
+        return notification(method, {**params, "_meta": meta})
+
+
+class Subscriptions:
+    """All open listen requests of a server; publish() may be called from any thread.
+
+    A change that is announced again before it was sent is sent once: the memory of a
+    slow reader is bounded by what it subscribed to.
+    """
+
+    def __init__(self) -> None:
+        self._by_key: dict[
+            Hashable, dict[asyncio.AbstractEventLoop, set[_Subscription]]
+        ] = {}
+        self._due: dict[Hashable, Change] = {}
+
+    def __len__(self) -> int:
+        """Return the number of open streams, on all loops."""
+        return sum(map(len, self._by_key.get(_EVERY, {}).values()))
+
+    def add(self, subscription: _Subscription) -> None:
+        """Register; from here on nothing is lost."""
+        loop = asyncio.get_running_loop()
+        for key in (_EVERY, *subscription.keys):
+            self._by_key.setdefault(key, {}).setdefault(loop, set()).add(subscription)
+
+    def remove(self, subscription: _Subscription) -> None:
+        """Forget a subscription."""
+        loop = asyncio.get_running_loop()
+        for key in (_EVERY, *subscription.keys):
+            loops = self._by_key[key]
+            loops[loop].discard(subscription)
+            if not loops[loop]:
+                del loops[loop]
+            if not loops:
+                del self._by_key[key]
+
+    def publish(self, key: Hashable, method: str, params: dict[str, JSON]) -> None:
+        """Announce a change to the subscriptions that hold `key`; never waits."""
+        for loop in list(self._by_key.get(key, ())):
+            if asyncio._get_running_loop() is loop:
+                self._deliver(loop, key, (method, params))
+                continue
+            scheduled = (loop, key) in self._due
+            self._due[loop, key] = (method, params)
+            if not scheduled:
+                with contextlib.suppress(RuntimeError):  # that loop has ended
+                    loop.call_soon_threadsafe(self._deliver, loop, key)
+
+    def _deliver(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        key: Hashable,
+        change: Change | None = None,
+    ) -> None:
+        change = change or self._due.pop((loop, key))
+        for subscription in self._by_key.get(key, {}).get(loop, ()):
+            subscription.pending[key] = change
+            subscription.wake()
+
+    def end(self) -> None:
+        """End all streams of the running loop gracefully, each with its result."""
+        for subscription in self._by_key.get(_EVERY, {}).get(
+            asyncio.get_running_loop(), ()
+        ):
+            subscription.ended = True
+            subscription.wake()
+
+
+# ======================================================================================
+# 4  Transports                                         spec: basic/transports
+# ======================================================================================
+
+# --- header mirroring                        spec: basic/transports/streamable-http ---
+#
+#   body                                       header
+#   _meta.../protocolVersion                   MCP-Protocol-Version
+#   method                                     Mcp-Method
+#   params.name, params.uri                    Mcp-Name
+#   arguments at an x-mcp-header property      Mcp-Param-{its value}
+#
+# The body is the source of truth; a request whose headers say something else is refused,
+# because a proxy on the way may have decided by the header.
+
+BASE64_PREFIX, BASE64_SUFFIX = "=?base64?", "?="
+MIRRORED_NAMES = {  # method -> the parameter that Mcp-Name mirrors
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+}
+SAFE_INTEGER = 2**53 - 1
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_PLAIN_VALUE = re.compile(r"(?:[!-~](?:[ \t!-~]*[!-~])?)?")
+_HEADER_TEXT = re.compile(r"[\t -~]*")
+_HEADER_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,15})(?:\.0{1,16})?")
+
+
+def encode_header_value(value: JSON) -> str:
+    """Write a string, integer or boolean as a header value.
+
+    http-49, http-50: text that is not safe in a header MUST be carried as Base64;
+    http-55: and so MUST text that looks like Base64 already.
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value)
+    sentinel = text.startswith(BASE64_PREFIX) and text.endswith(BASE64_SUFFIX)
+    if _PLAIN_VALUE.fullmatch(text) and not sentinel:
+        return text
+    raw = text.encode("utf-8", "surrogatepass")
+    return f"{BASE64_PREFIX}{base64.b64encode(raw).decode()}{BASE64_SUFFIX}"
+
+
+def decode_header_value(text: str) -> str:
+    """Read a header value; raises ValueError for illegal characters or bad Base64."""
+    text = text.strip(" \t")
+    # http-59: MUST be rejected when it contains invalid characters
+    if not _HEADER_TEXT.fullmatch(text):
+        raise ValueError("it contains characters that are not visible ASCII")
+    # http-52: the markers are case-sensitive
+    if text.startswith(BASE64_PREFIX) and text.endswith(BASE64_SUFFIX):
+        inner = text[len(BASE64_PREFIX) : -len(BASE64_SUFFIX)]
+        raw = base64.b64decode(inner, validate=True)
+        if base64.b64encode(raw).decode() != inner:
+            raise ValueError("its Base64 is not in canonical form")
+        return raw.decode("utf-8")
+    return text
+
+
+def check_headers(request: Request, names: Mapping[str, str]) -> None:
+    """Compare the standard headers with the body; raises HeaderMismatch.
+
+    `names` maps methods to the parameter that Mcp-Name mirrors. The version is compared
+    only if the body has one: that it must is a rule of `_meta`.
+    """
+    headers, params = request.headers or {}, request.params
+    version = headers.get("mcp-protocol-version")
+    # http-25, http-31: a request without the header MUST be rejected
+    if version is None:
+        # versioning-10: SHOULD name the versions, also to those who know no better
+        raise _mismatch(
+            "MCP-Protocol-Version is missing; this server speaks "
+            + ", ".join(SUPPORTED_VERSIONS)
+        )
+    meta = params.get("_meta")
+    if isinstance(meta, dict) and isinstance(meta.get(META_PROTOCOL_VERSION), str):
+        # http-26, http-27: MUST match, otherwise 400 and HeaderMismatch
+        _compare("MCP-Protocol-Version", version, meta[META_PROTOCOL_VERSION])
+    # http-32: REQUIRED headers
+    _compare("Mcp-Method", headers.get("mcp-method"), request.method)
+    mirrored = params.get(names.get(request.method, ""))
+    if isinstance(mirrored, str):
+        name = headers.get("mcp-name")
+        # http-54, http-70: MUST be decoded before it is compared
+        _compare("Mcp-Name", name and _decoded("Mcp-Name", name), mirrored)
+
+
+def _compare(name: str, header: str | None, body: str) -> None:
+    # http-67: MUST reject what differs; values are case-sensitive
+    if header != body:
+        found = "is missing" if header is None else f"says {header[:100]!r}"
+        raise _mismatch(f"{name} {found}, the body says {body[:100]!r}")
+
+
+def _decoded(name: str, text: str) -> str:
+    try:
+        return decode_header_value(text)
+    except ValueError as error:
+        raise _mismatch(f"{name} cannot be read: {error}") from None
+
+
+def _mismatch(message: str) -> HeaderMismatch:
+    return HeaderMismatch(f"Header mismatch: {message}")
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredParameter:
+    """An `x-mcp-header` annotation: `Mcp-Param-{name}` mirrors the value at `path`."""
+
+    name: str
+    path: tuple[str, ...]
+    type: str
+
+    def value(self, arguments: JSON) -> JSON:
+        """Return the argument at the path; None where it is absent or null."""
+        for step in self.path:
+            if not isinstance(arguments, dict):
+                return None
+            arguments = arguments.get(step)
+        return arguments
+
+
+def mirrored_parameters(schema: JSON) -> tuple[MirroredParameter, ...]:
+    """Find the `x-mcp-header` annotations of an input schema.
+
+    Raises ValueError for one that breaks a rule: a server refuses to register the tool,
+    a client leaves the tool out.
+    """
+    found: list[MirroredParameter] = []
+    _collect_mirrored(schema, (), found)
+    # http-40, tools-25: MUST be unique, case-insensitively
+    names = [parameter.name.lower() for parameter in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"x-mcp-header {name!r} occurs more than once")
+    # http-43, http-44, tools-28: MUST be reachable through `properties` alone
+    if _count_annotations(schema) != len(found):
+        raise ValueError("x-mcp-header below anything but `properties`")
+    return tuple(found)
+
+
+def _collect_mirrored(
+    schema: JSON, path: tuple[str, ...], found: list[MirroredParameter]
+) -> None:
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    for key, inner in (properties if isinstance(properties, dict) else {}).items():
+        if not isinstance(inner, dict):
+            continue
+        if "x-mcp-header" in inner:
+            found.append(_mirrored(inner, (*path, key)))
+        _collect_mirrored(inner, (*path, key), found)
+
+
+def _mirrored(schema: JSON, path: tuple[str, ...]) -> MirroredParameter:
+    name, kind = schema["x-mcp-header"], schema.get("type")
+    where = f"x-mcp-header {name!r} of {'.'.join(path)}"
+    # http-37, http-38, http-39, tools-22 to tools-24: MUST be a non-empty token
+    if not isinstance(name, str) or not _TOKEN.fullmatch(name):
+        raise ValueError(f"{where} is not an HTTP token")
+    # A parameter that may be absent as null keeps its type: null means no header.
+    if isinstance(kind, list) and len(kind) == 2 and "null" in kind:
+        kind = next((one for one in kind if one != "null"), None)
+    # http-41, tools-26: MUST be a primitive type, and not `number`
+    if kind not in ("string", "integer", "boolean"):
+        raise ValueError(f"{where} is on type {kind!r}: string, integer, boolean only")
+    return MirroredParameter(name, path, kind)
+
+
+def _count_annotations(schema: JSON) -> int:
+    """Count the annotations wherever a subschema can stand; data does not count."""
+    if isinstance(schema, list):
+        return sum(map(_count_annotations, schema))
+    if not isinstance(schema, dict):
+        return 0
+    count = int("x-mcp-header" in schema)
+    for keyword, value in schema.items():
+        if keyword in ("properties", "$defs", "patternProperties", "dependentSchemas"):
+            if isinstance(value, dict):
+                count += sum(map(_count_annotations, value.values()))
+        elif keyword not in ("const", "enum", "default", "examples"):
+            count += _count_annotations(value)
+    return count
+
+
+def check_mirrored(
+    parameters: Iterable[MirroredParameter],
+    arguments: JSON,
+    headers: Mapping[str, str],
+) -> None:
+    """Compare the Mcp-Param-* headers of a call with its arguments.
+
+    Raises HeaderMismatch. http-58: headers that no annotation names are ignored.
+    """
+    for parameter in parameters:
+        name = f"Mcp-Param-{parameter.name}"
+        header = headers.get(name.lower())
+        text = None if header is None else _decoded(name, header)
+        value = parameter.value(arguments)
+        # http-63, http-64: null or absent: the header is not expected
+        # http-62, http-65: given: the header MUST be there and match
+        if not _same(parameter.type, text, value):
+            found = "is missing" if text is None else f"says {text[:100]!r}"
+            raise _mismatch(f"{name} {found}, the arguments say {str(value)[:100]!r}")
+
+
+def _same(kind: str, text: str | None, value: JSON) -> bool:
+    if text is None or value is None:
+        return text is None and value is None
+    if kind == "integer" and type(value) in (int, float):
+        # http-68: SHOULD compare numerically, so that 42.0 equals 42
+        # http-42, tools-27: integers MUST be within the safe range
+        plain = _HEADER_INTEGER.fullmatch(text)
+        return bool(plain) and abs(value) <= SAFE_INTEGER and float(text) == value
+    return isinstance(value, (str, bool, int)) and text == _header_text(value)
+
+
+def _header_text(value: JSON) -> str:
+    return encode_header_value(value) if isinstance(value, bool) else str(value)
+
+
+# --- plain functions in threads ---------------------------------------------------------
+
+
+class Workers:
+    """Daemon threads for plain `def` handlers, started on demand, `limit` at the most.
+
+    The event loop never waits for them: when all are busy, run() refuses at once. Results
+    go back in batches, one wake-up each; the stock executor costs five times as much.
+    """
+
+    def __init__(self, limit: int = WORKER_THREADS) -> None:
+        self.limit = limit
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._busy = 0
+        self._done: dict[asyncio.AbstractEventLoop, deque[Callable[[], None]]] = {}
+
+    async def run(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+        """Call `function(**arguments)` in a thread, in a copy of our contextvars.
+
+        Raises Overloaded. Cancelling abandons the thread's result, not the thread.
+        """
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        call = functools.partial(contextvars.copy_context().run, function, **arguments)
+        with self._lock:
+            if self._busy >= self.limit:
+                raise Overloaded(f"All {self.limit} worker threads are busy")
+            self._busy += 1
+            start = self._busy > self._threads
+            self._threads += start
+        self._jobs.put(lambda: self._run(call, loop, future))
+        if start:
+            threading.Thread(target=self._work, name="mcp_ref", daemon=True).start()
+        return await future
+
+    def _work(self) -> None:
+        while True:
+            self._jobs.get()()
+
+    def _run(
+        self,
+        call: Callable[[], Any],
+        loop: asyncio.AbstractEventLoop,
+        future: asyncio.Future[Any],
+    ) -> None:
+        try:
+            value = call()
+            settle = functools.partial(_settle, future, value, None)
+        except StopIteration as error:  # a future refuses these
+            settle = functools.partial(_settle, future, None, RuntimeError(repr(error)))
+        except BaseException as error:  # SystemExit included: it ends the call only
+            settle = functools.partial(_settle, future, None, error)
+        with self._lock:
+            self._busy -= 1
+            waiting = self._done.setdefault(loop, deque())
+            waiting.append(settle)
+            first = len(waiting) == 1
+        if first:
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(self._drain, loop)
+
+    def _drain(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            waiting = self._done.pop(loop)
+        for settle in waiting:
+            settle()
+
+
+def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(value)
+
+
+# --- stdio                                             spec: basic/transports/stdio ---
+#
+#   descriptor 0 --> private duplicate --> reader thread --> lines --> one task each
+#   descriptor 1 --> private duplicate <-------------------- one write per message
+#
+# While serving, descriptor 0 is the null device and descriptor 1 is stderr, so neither
+# print() nor a child process can touch the messages.
+
+
+class LineSplitter:
+    """Cut a byte stream at newlines, in linear time; lines over `limit` bytes are None."""
+
+    def __init__(self, limit: int = MAX_MESSAGE_BYTES) -> None:
+        self.limit = limit
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> list[bytes | None]:
+        """Take bytes, return the lines that they complete."""
+        *lines, rest = chunk.split(b"\n")
+        found: list[bytes | None] = []
+        for line in lines:
+            self._add(line)
+            found.append(self.end())
+        self._add(rest)
+        return found
+
+    def end(self) -> bytes | None:
+        """Return the line so far, complete or not, and start the next."""
+        line = b"".join(self._parts) if self._size <= self.limit else None
+        self._parts, self._size = [], 0
+        return line
+
+    def _add(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size <= self.limit:
+            self._parts.append(part)
+        else:
+            self._parts.clear()  # the rest of the line is only counted
+
+
+async def serve_stdio(
+    server: Server | Exchange,
+    *,
+    grace: float = STDIO_GRACE,
+    limit: int = MAX_MESSAGE_BYTES,
+) -> None:
+    """Serve on standard input and output until end of file.
+
+    After end of file, requests in flight have `grace` seconds to end. The process's
+    standard streams work again when this returns.
+    """
+    with _private_stdio() as (source, sink):
+        await _StdioServer(server, sink, limit).run(source, grace)
+
+
+@contextlib.contextmanager
+def _private_stdio() -> Iterator[tuple[int, int]]:
+    """Duplicate descriptors 0 and 1 for the protocol; detach them from it meanwhile."""
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        sys.stdout.flush()
+    null = os.open(os.devnull, os.O_RDWR)
+    saved = [_duplicate(number, null) for number in (0, 1)]
+    try:
+        os.dup2(null, 0)
+        try:
+            os.dup2(2, 1)
+        except OSError:  # stderr is closed
+            os.dup2(null, 1)
+        yield saved[0], saved[1]
+    finally:
+        with contextlib.suppress(AttributeError, ValueError, OSError):
+            sys.stdout.flush()
+        for number, private in enumerate(saved):
+            os.dup2(private, number)
+            os.close(private)
+        os.close(null)
+
+
+def _duplicate(number: int, null: int) -> int:
+    try:
+        private = os.dup(number)
+    except OSError:  # it was closed when we started: end of file, nobody to write to
+        return os.dup(null)
+    if sys.platform == "win32":
+        msvcrt = importlib.import_module("msvcrt")
+        msvcrt.setmode(private, os.O_BINARY)
+    return private
+
+
+class _StdioServer:
+    """One stdio connection: requests in flight by id, answers as they come."""
+
+    def __init__(self, server: Server | Exchange, sink: int, limit: int) -> None:
+        self.server = server
+        self.exchange: Exchange = getattr(server, "handle", server)
+        self.sink = sink
+        self.limit = limit
+        self.lines = LineSplitter(limit)
+        self.tasks: dict[tuple[type, Id], asyncio.Task[None]] = {}
+        self.ended = asyncio.Event()
+        self.room = threading.Semaphore(STDIO_CHUNKS)
+        self.first = True
+
+    async def run(self, source: int, grace: float) -> None:
+        loop = asyncio.get_running_loop()
+        reader = threading.Thread(
+            target=self._read, args=(source, loop), name="mcp_ref stdin", daemon=True
+        )
+        reader.start()
+        try:
+            await self.ended.wait()
+            if isinstance(self.server, Server):
+                self.server.subscriptions.end()
+            if self.tasks:
+                await asyncio.wait(self.tasks.values(), timeout=grace)
+        finally:
+            # stdio-13: SHOULD exit promptly when the input ends
+            for task in list(self.tasks.values()):
+                task.cancel()
+
+    def _read(self, source: int, loop: asyncio.AbstractEventLoop) -> None:
+        """Drain the descriptor, also while a write blocks: no dead-lock with the peer.
+
+        os.read works where asyncio's pipes do not: files, terminals, Windows.
+        """
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            while True:
+                try:
+                    chunk = os.read(source, 65536)
+                except OSError:
+                    chunk = b""
+                self.room.acquire()
+                loop.call_soon_threadsafe(self._received, chunk)
+                if not chunk:
+                    return
+
+    def _received(self, chunk: bytes) -> None:
+        self.room.release()
+        if chunk:
+            for line in self.lines.feed(chunk):
+                self._line(line)
+            return
+        last = self.lines.end()
+        # A whole message without its newline is answered, half a message is dropped.
+        if last and last.rstrip().endswith(b"}"):
+            self._line(last)
+        self.ended.set()
+
+    def _line(self, line: bytes | None) -> None:
+        """Take one message; nothing that a peer writes ends the loop."""
+        if line is None:
+            error = ParseError(f"A line of over {self.limit} bytes was skipped")
+            self._write(error_response(None, error))
+            return
+        if self.first:
+            self.first, line = False, line.removeprefix(codecs.BOM_UTF8)
+        line = line.strip()
+        if not line:
+            return
+        try:
+            data = decode(line)
+            if "method" not in data and ("result" in data or "error" in data):
+                # stdio-07: clients MUST NOT write responses; nobody waits for an answer
+                _log.warning("ignored a response from the client")
+                return
+            message = read_message(data)
+            if isinstance(message, Request):
+                self._start(message)
+            elif message.method == "notifications/cancelled":
+                self._cancel(message.params)
+        except McpError as error:
+            self._write(error_response(getattr(error, "id", None), error))
+
+    def _start(self, request: Request) -> None:
+        key = type(request.id), request.id
+        # base-06: MUST NOT match the id of a request in flight
+        if key in self.tasks:
+            raise InvalidRequest("A request with this id is in flight", request.id)
+        if len(self.tasks) >= REQUESTS_IN_FLIGHT:
+            busy = Overloaded(f"{REQUESTS_IN_FLIGHT} requests are in flight")
+            self._write(error_response(request.id, busy))
+            return
+        self.tasks[key] = asyncio.create_task(self._answer(request, key))
+
+    def _cancel(self, params: dict[str, JSON]) -> None:
+        """Cancel a request; cancellation-19: invalid notifications SHOULD be ignored."""
+        id = params.get("requestId")
+        if type(id) is not str and type(id) is not int:
+            return
+        task = self.tasks.pop((type(id), id), None)
+        if task is not None:
+            # cancellation-17: SHOULD log the reason
+            _log.info("request %r was cancelled: %.200s", id, params.get("reason", ""))
+            task.cancel()
+
+    async def _answer(self, request: Request, key: tuple[type, Id]) -> None:
+        task = asyncio.current_task()
+
+        async def send(message: JSON) -> None:
+            # stdio-11: MUST NOT send anything for a request that was cancelled
+            if self.tasks.get(key) is task:
+                self._write(message)
+
+        try:
+            response = await self.exchange(request, send)
+            await send(response)
+        finally:
+            if self.tasks.get(key) is task:
+                del self.tasks[key]
+
+    def _write(self, message: JSON) -> None:
+        """Write one message whole. stdio-04: nothing else goes to standard output."""
+        try:
+            data = memoryview(encode_response(message)[0] + b"\n")
+            while data:
+                data = data[os.write(self.sink, data) :]
+        except OSError:  # the client is gone
+            self.ended.set()
+
+
+# ======================================================================================
+# 6  Client features                                    spec: client/*
+# ======================================================================================
+#
+# What a server can ask the client for. Each function builds one Question; section 3
+# sends it inside `input_required` and reads the client's result.
+
+ROLES = ("user", "assistant")
+_ACTIONS = ("accept", "decline", "cancel")
+_PRIMITIVES = ("string", "number", "integer", "boolean")
+_SECRETS = frozenset(
+    "password passwd passphrase pin apikey accesstoken refreshtoken secret clientsecret "
+    "privatekey creditcard creditcardnumber cardnumber cvv cvc".split()
+)
+
+
+class Answer(dict[str, JSON]):
+    """The client's ElicitResult; `value` is its content in the type asked for."""
+
+    value: Any = None
+
+    @property
+    def action(self) -> str:
+        """Return "accept", "decline" or "cancel"."""
+        return str(self["action"])
+
+    @property
+    def accepted(self) -> bool:
+        """Tell whether the user agreed; the two other actions must be handled too."""
+        return self["action"] == "accept"
+
+    @property
+    def content(self) -> dict[str, JSON]:
+        """Return the form's data; empty unless accepted."""
+        return self.get("content") or {}
+
+
+def elicitation(message: str, schema: Any) -> Question:
+    """Ask the user to fill in a form.                        spec: client/elicitation
+
+    `schema`: a JSON Schema object of primitive properties, a dataclass or TypedDict of
+    such, or one primitive type (bool, str, Literal["a", "b"], an Enum). Raises ValueError
+    for schemas that the specification does not allow, and for secrets.
+    """
+    form, convert = _form_schema(schema)
+    _check_form(form)
+    # elicitation-08, elicitation-11: MUST have message and requestedSchema
+    params = {"mode": "form", "message": message, "requestedSchema": form}
+
+    def read(result: JSON) -> Answer:
+        answer = _elicit_result(result)
+        if answer.accepted:
+            content = result.get("content")
+            if not isinstance(content, dict):
+                raise ValueError("it has no content")
+            violations = Schema(form, formats=True).violations(content)
+            if violations:
+                raise ValueError("; ".join(map(str, violations)))
+            answer.value = convert(content)
+        return answer
+
+    return Question("elicitation/create", params, {"elicitation": {"form": {}}}, read)
+
+
+def elicitation_url(message: str, url: str) -> Question:
+    """Ask the user to open a web page; raises ValueError for a bad URL.
+
+    For passwords, payment, third-party authorization: whatever must not pass through
+    the client. Never put credentials or personal data into the URL; tie what happens
+    there to the user who opens it, not to the URL.
+    """
+    parts = urllib.parse.urlsplit(url)
+    # elicitation-14: MUST be a valid URL
+    if parts.scheme not in ("https", "http") or not parts.hostname or _UNSAFE(url):
+        raise ValueError(f"not a web address: {url!r}")
+    # elicitation-30, elicitation-31: MUST NOT contain credentials
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("the URL of an elicitation must not contain credentials")
+    # elicitation-33: SHOULD use HTTPS outside of development
+    if parts.scheme == "http" and parts.hostname not in LOOPBACK_HOSTS:
+        _log.warning("elicitation URL without HTTPS: %s://%s", parts[0], parts[1])
+    # elicitation-13: MUST specify the mode
+    params = {"mode": "url", "message": message, "url": url}
+    needs = {"elicitation": {"url": {}}}
+    return Question("elicitation/create", params, needs, _elicit_result)
+
+
+_UNSAFE = re.compile(r"[\x00-\x20\x7f<>\"\\^`{|}]").search
+
+
+def _elicit_result(result: JSON) -> Answer:
+    # mrtr-29: SHOULD be valid; elicitation-24: MUST handle decline and cancel
+    if not isinstance(result, dict) or result.get("action") not in _ACTIONS:
+        raise InvalidParams(f"An elicitation result needs an action of {_ACTIONS}")
+    return Answer(result)
+
+
+def _form_schema(schema: Any) -> tuple[dict[str, JSON], Callable[[JSON], Any]]:
+    """Return the form's schema and what turns its content into the type asked for."""
+    if isinstance(schema, dict):
+        return schema, lambda content: content
+    form = schema_of(schema)
+    convert = converter_of(schema) or (lambda content: content)
+    if form.get("type") == "object":
+        properties = {k: _not_null(v) for k, v in form.get("properties", {}).items()}
+        form = {"type": "object", "properties": properties}
+        required = schema_of(schema).get("required")
+        return (form | {"required": required} if required else form), convert
+    form = {
+        "type": "object",
+        "properties": {"value": _not_null(form)},
+        "required": ["value"],
+    }
+    return form, lambda content: convert(content["value"])
+
+
+def _not_null(schema: dict[str, JSON]) -> dict[str, JSON]:
+    """Turn Optional[T] into T: a form leaves out what the user leaves empty."""
+    options = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
+    if len(options) == 1:
+        rest = {k: v for k, v in schema.items() if k != "anyOf"}
+        schema = options[0] | rest
+        if schema.get("default", ...) is None:
+            del schema["default"]
+    if "enum" in schema and "type" not in schema:
+        schema = {"type": "string", **schema}
+    return schema
+
+
+def _check_form(form: dict[str, JSON]) -> None:
+    """Hold the restricted subset of JSON Schema that forms are limited to."""
+    properties = form.get("properties")
+    if form.get("type") != "object" or not isinstance(properties, dict):
+        raise ValueError("a form's schema is an object with properties")
+    for name, schema in properties.items():
+        kind = schema.get("type") if isinstance(schema, dict) else None
+        choices = schema.get("items", {}) if kind == "array" else {}
+        if kind not in _PRIMITIVES and not ("enum" in choices or "anyOf" in choices):
+            raise ValueError(f"form field {name!r} is not primitive: {kind!r}")
+        # elicitation-01, elicitation-44: MUST NOT ask for secrets in a form
+        if re.sub(r"[^a-z]", "", name.lower()) in _SECRETS:
+            raise ValueError(f"form field {name!r} asks for a secret: use elicit_url")
+
+
+def sampling(
+    messages: str | Sequence[JSON],
+    max_tokens: int = 1000,
+    options: Mapping[str, JSON] | None = None,
+) -> Question:
+    """Ask the client's model for a completion.                  spec: client/sampling
+
+    `options` are further members of CreateMessageRequestParams. The answer is the
+    CreateMessageResult. Deprecated by the specification: prefer calling a model directly.
+    """
+    if isinstance(messages, str):
+        messages = [user(messages)]
+    messages = list(messages)
+    _check_sampling(messages)
+    options = dict(options or {})
+    needs: dict[str, JSON] = {}
+    # sampling-05: MUST NOT be sent to clients without sampling.tools
+    if "tools" in options or "toolChoice" in options:
+        needs["tools"] = {}
+    # sampling-07: SHOULD NOT be used without sampling.context
+    if options.get("includeContext", "none") != "none":
+        needs["context"] = {}
+    params = {"messages": messages, "maxTokens": max_tokens, **options}
+    return Question("sampling/createMessage", params, {"sampling": needs}, _sampled)
+
+
+def _sampled(result: JSON) -> JSON:
+    if not isinstance(result, dict) or not {"role", "content", "model"} <= result.keys():
+        raise InvalidParams("A sampling result needs role, content and model")
+    return result
+
+
+def _check_sampling(messages: Sequence[JSON]) -> None:
+    """Check roles and the balance of tool uses and results; raises ValueError."""
+    open_uses: set[str] = set()
+    for message in messages:
+        # sampling-13: MUST have a role and content
+        if message.get("role") not in ROLES or "content" not in message:
+            raise ValueError(f"a sampling message needs role {ROLES} and content")
+        content = message["content"]
+        blocks = content if isinstance(content, list) else [content]
+        results = [b for b in blocks if b.get("type") == "tool_result"]
+        # sampling-08, sampling-26: results MUST NOT be mixed with other content
+        if results and len(results) != len(blocks):
+            raise ValueError("tool results must not be mixed with other content")
+        # sampling-09: each use MUST be followed by its result, before anything else
+        if {b.get("toolUseId") for b in results} != open_uses:
+            raise ValueError(f"tool uses without result, or results without use: {message}")
+        open_uses = {b["id"] for b in blocks if b.get("type") == "tool_use"}
+    if open_uses:
+        raise ValueError(f"tool uses without result: {sorted(open_uses)}")
+
+
+def list_roots() -> Question:
+    """Ask for the client's roots: a list of {"uri", "name"?}.      spec: client/roots"""
+    return Question("roots/list", {}, {"roots": {}}, _listed_roots)
+
+
+def _listed_roots(result: JSON) -> list[JSON]:
+    roots = result.get("roots") if isinstance(result, dict) else None
+    if not isinstance(roots, list):
+        raise InvalidParams("A roots result needs a list `roots`")
+    for root in roots:
+        uri = root.get("uri") if isinstance(root, dict) else None
+        # roots-03: MUST be a file:// URI
+        if not isinstance(uri, str) or not uri.startswith("file://"):
+            raise InvalidParams(f"A root needs a file:// URI, got {str(uri)[:100]!r}")
+    return roots
+
+
+# ── URI templates ─────────────────────────────────── server/resources, RFC 6570 ──
+#
+#    note://{name}{?lang,page}      template, listed by resources/templates/list
+#    note://my%20file?page=2        URI in resources/read  ->  match:  URI to values
+#    {"name": "my file", "page": "2"}                      <-  expand: values to URI
+
+_URI_LIMIT = 8192  # characters; a longer URI matches no template
+_UNRESERVED = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~"
+_SEGMENT = _UNRESERVED + "!$&'()*+,;=:@"  # RFC 3986 pchar, less the triplets
+_ANY = _SEGMENT + "/?#[]"
+_UCS = "\u00a0-\ud7ff\ue000-\U0010ffff"  # of an IRI; no lone surrogates
+_TRIPLET = "%[0-9A-Fa-f]{2}"
+_VARIABLE = re.compile(rf"(?:[A-Za-z0-9_]|{_TRIPLET})(?:\.?(?:[A-Za-z0-9_]|{_TRIPLET}))*")
+
+
+class _Operator(NamedTuple):
+    first: str
+    separator: str
+    chars: str  # the ASCII characters that match() admits in a value
+    reserved: bool = False  # expand() leaves reserved characters and triplets alone
+    pairs: bool = False  # name=value, each optional, in any order
+    empty: str = ""  # what follows the name in a pair without a value
+
+
+_OPERATORS = {  # RFC 6570 appendix A; `chars` is ours
+    "": _Operator("", ",", _SEGMENT),
+    "+": _Operator("", ",", _ANY, reserved=True),
+    "#": _Operator("#", ",", _ANY, reserved=True),
+    ".": _Operator(".", ".", _SEGMENT),
+    "/": _Operator("/", "/", _SEGMENT),
+    ";": _Operator(";", ";", _SEGMENT, pairs=True),
+    "?": _Operator("?", "&", _SEGMENT + "/?", pairs=True, empty="="),
+    "&": _Operator("&", "&", _SEGMENT + "/?", pairs=True, empty="="),
+}
+_Part = tuple[_Operator | None, tuple[str, ...]]  # None: a literal, else names
+
+
+class _Step(NamedTuple):
+    kind: str  # "literal", "value" (one or more units), "pairs" (all or none)
+    text: str  # the literal, the name of the value, the separator of the pairs
+    unit: re.Pattern[str]
+
+
+class UriTemplate:
+    """Expand a template to a URI, and match a URI back to values (RFC 6570).
+
+    The RFC defines expansion only. These are the rules of matching:
+
+    * The whole URI matches or nothing does. Nothing is normalised. Each value is
+      decoded once, as UTF-8 (or there is no match); "+" stays "+".
+    * ``{a}``, ``{.a}`` and ``{/a}`` take one or more characters of a path segment:
+      never a bare "/", but "%2F" decodes to one. For files, `safe_path` is the guard.
+    * ``{+a}`` and ``{#a}`` take one or more characters of any kind.
+    * ``{?a,b}``, ``{&a,b}`` and ``{;a,b}`` take pairs in any order, and all that can
+      belong to them. An absent one is left out of the result, so that a handler's
+      default applies; an empty one is "". A name that is unknown or comes twice is no
+      match. A value further left ends at the first "?", "&" or ";" that could open
+      them: in ``{+path}{?page}``, the path holds no bare "?".
+    * Else, the leftmost value takes what it can: ``{a}-{b}`` splits 1-2-3 after 1-2.
+    * Lenient: bare non-ASCII characters are accepted in values, and in literals,
+      which match as written and as `expand` encodes them.
+    """
+
+    def __init__(self, template: str) -> None:
+        """Parse; raise ``ValueError``, with the position, if it is malformed."""
+        self.template = template
+        self._parts = list(_parse(template))
+        self.names = tuple(name for op, names in self._parts if op for name in names)
+        self._steps = _compile(self._parts)
+
+    @property
+    def sort_key(self) -> tuple[int, int, int]:
+        """Sort by this to try the most specific template first.
+
+        More literal characters, then fewer ``{+a}`` and ``{#a}``, then fewer names.
+        """
+        literal = sum(len(step.text) for step in self._steps if step.kind == "literal")
+        wide = sum(op.reserved for op, _ in self._parts if op)
+        return -literal, wide, len(self.names)
+
+    def match(self, uri: str) -> dict[str, str] | None:
+        """Return the decoded values, or None for no match: an empty dict is one."""
+        # resources-17: MUST validate; no step admits a character illegal in a URI
+        first = self._steps[:1]
+        if len(uri) > _URI_LIMIT or any(not step.unit.match(uri) for step in first):
+            return None
+        tables = [[-1] * len(uri) + [len(uri)]]
+        for step in reversed(self._steps):
+            tables.append(_ends(step, uri, tables[-1]))
+        if tables[-1][0] < 0:
+            return None
+        found: list[tuple[str, str]] = []
+        end = 0
+        for step, ends in zip(self._steps, tables[:0:-1], strict=True):
+            start, end = end, ends[end]
+            if step.kind == "value":
+                found.append((step.text, uri[start:end]))
+            elif step.kind == "pairs" and start < end:
+                pairs = uri[start + 1 : end].split(step.text)
+                found += [pair.partition("=")[::2] for pair in pairs]
+        try:
+            values = {name: unquote(text, errors="strict") for name, text in found}
+        except UnicodeDecodeError:
+            return None
+        return values if len(values) == len(found) else None  # none comes twice
+
+    def expand(self, values: Mapping[str, str]) -> str:
+        """Return the URI for these values; a variable without one is left out.
+
+        `match` gives them back, but for what the RFC makes ambiguous: a value that is
+        absent or empty outside pairs, or that holds bare what may follow it; a triplet
+        in ``{+a}``.
+        """
+        uri = ""
+        for op, names in self._parts:
+            if op is None:
+                uri += _encode(names[0], reserved=True)
+                continue
+            items = [_item(op, name, values[name]) for name in names if name in values]
+            uri += op.first + op.separator.join(items) if items else ""
+        return uri
+
+
+def is_template(uri: str) -> bool:
+    """Tell a template from a URI, which holds no bare brace."""
+    return "{" in uri or "}" in uri
+
+
+def _encode(text: str, reserved: bool) -> str:
+    if not reserved:
+        return quote(text, safe="")
+    return quote(re.sub(f"(?!{_TRIPLET})%", "%25", text), safe=_ANY + "%")
+
+
+def _item(op: _Operator, name: str, value: str) -> str:
+    text = _encode(value, op.reserved)
+    if not op.pairs:
+        return text
+    return f"{name}={text}" if text else name + op.empty
+
+
+def _unit(chars: str, stops: str) -> str:
+    kept = "".join(char for char in chars if char not in stops)
+    return f"(?:[{re.escape(kept)}{_UCS}]|{_TRIPLET})"
+
+
+# An expression, a literal, or one character that can be in neither.
+_PART = re.compile(rf"\{{([^{{}}]*)\}}|({_unit(_ANY, '')}+)|(.)", re.DOTALL)
+
+
+def _parse(template: str) -> Iterator[_Part]:
+    seen: set[str] = set()
+    for part in _PART.finditer(template):
+        body, literal, stray = part.groups()
+        at = part.start()
+        # resources-12: MUST be in accordance with RFC 3986
+        if stray:
+            why = "brace without its partner" if stray in "{}" else "illegal character"
+            raise ValueError(f"URI template {template!r}: {why} {stray!r} at {at}")
+        if literal:
+            yield None, (literal,)
+            continue
+        symbol = body[:1] if body[:1] in _OPERATORS else ""
+        names = tuple(body[len(symbol) :].split(","))
+        for name in names:
+            if why := _flaw(name, seen):
+                raise ValueError(f"URI template {template!r}: {name!r} at {at} {why}")
+            seen.add(name)
+        yield _OPERATORS[symbol], names
+
+
+def _flaw(name: str, seen: set[str]) -> str:
+    if name.endswith("*") or ":" in name:
+        return "has a modifier of level 4; levels 1 to 3 are supported"
+    if not _VARIABLE.fullmatch(name):
+        return "is not a variable name, nor an operator with one"
+    return "comes twice" if name in seen else ""
+
+
+def _compile(parts: list[_Part]) -> list[_Step]:
+    """Turn parts into steps, from the right: a value stops where later pairs open."""
+    steps: list[_Step] = []
+    stops = ""
+    for op, names in reversed(parts):
+        if op is None:
+            steps.append(_literal(names[0]))
+        elif op.pairs:
+            value = _unit(op.chars, op.separator)
+            name = "|".join(map(re.escape, names))
+            pair = rf"(?:{name})(?:={value}*+|(?![\w.%]))"
+            run = rf"(?:\{op.first}{pair}(?:{op.separator}{pair})*+)?"
+            steps.append(_Step("pairs", op.separator, re.compile(run)))
+            stops += op.first
+        else:
+            unit = re.compile(_unit(op.chars, stops))
+            for name in reversed(names):
+                steps.append(_Step("value", name, unit))
+                before = op.first if name == names[0] else op.separator
+                steps += [_literal(before)] if before else []
+    return steps[::-1]
+
+
+def _literal(text: str) -> _Step:
+    encoded = _encode(text, reserved=True)
+    return _Step("literal", text, re.compile(f"{re.escape(text)}|{re.escape(encoded)}"))
+
+
+def _ends(step: _Step, uri: str, after: list[int]) -> list[int]:
+    """Tabulate where the step ends if it starts at each position; -1 is a dead end.
+
+    ``after`` is the table of the next step. Tables take time in proportion to length
+    times steps; one regular expression would try all ways to divide the URI.
+    """
+    ends = [-1] * len(after)
+    for start in range(len(uri), -1, -1):
+        if unit := step.unit.match(uri, start):
+            end = unit.end()
+            if step.kind == "value" and ends[end] >= 0:
+                ends[start] = ends[end]  # one more unit to the left of a value
+            elif after[end] >= 0:
+                ends[start] = end
+    return ends
+
+
+class UnsafePath(ValueError):
+    """A path would lead out of its root; resources/read answers 'not found'."""
+
+
+def safe_path(root: str | os.PathLike[str], relative: str) -> pathlib.Path:
+    """Join a path from a URI to a directory; raise ``ValueError`` if it gets outside.
+
+    ``relative`` has been decoded by `UriTemplate.match` and is not decoded again:
+    "%2e%2e" is a file of that name. "/" separates on every system, a backslash is
+    refused on all. Links are followed before the check; the result is absolute, free
+    of links, and need not exist. Not kept out is who can replace what lies in ``root``
+    between this call and the opening of the file.
+    """
+    # resources-21: MUST sanitize file paths to prevent directory traversal
+    if "\0" in relative or "\\" in relative:
+        raise UnsafePath(f"path {relative!r} holds NUL or a backslash")
+    stream = os.name == "nt" and ":" in relative
+    if stream or pathlib.PureWindowsPath(relative).anchor:
+        raise UnsafePath(f"path {relative!r} is absolute or names a drive or stream")
+    try:
+        base = pathlib.Path(root).resolve()
+        path = (base / relative).resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop, before 3.13
+        raise UnsafePath(f"path {relative!r} cannot be resolved") from error
+    # Also refused is a way out and in again, which would tell the name of the root.
+    climbs = posixpath.normpath(relative).split("/")[0] == ".."
+    if climbs or not path.is_relative_to(base):
+        raise UnsafePath(f"path {relative!r} leaves its directory")
+    return path
+
+
+# ======================================================================================
+# 7  Server features                                    spec: server/*
+# ======================================================================================
+
+Scopes = frozenset[str]
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[!#$&-;=?-Z_a-z~\[\]]|%[0-9A-Fa-f]{2})*")
+_URI_SHAPE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\x00-\x20\x7f]*")
+_CONTENT_TYPES = ("text", "image", "audio", "resource", "resource_link")
+
+
+class ToolError(Exception):
+    """Raise it in a tool: its text is shown to the model as it is, never masked."""
+
+
+# --- content          spec: server/tools, Tool Result; server/resources, Annotations ---
+
+
+class Content(dict[str, JSON]):
+    """A content block, made by text(), image(), audio(), embedded(), resource_link()."""
+
+
+class Message(dict[str, JSON]):
+    """A prompt or sampling message, made by user() and assistant()."""
+
+
+class Result(dict[str, JSON]):
+    """A whole result that a handler returns instead of a value, made by result()."""
+
+
+class Contents(dict[str, JSON]):
+    """One entry of a resource's `contents`, made by contents()."""
+
+
+def annotations(
+    audience: Sequence[str] | None = None,
+    priority: float | None = None,
+    last_modified: datetime.datetime | str | None = None,
+) -> dict[str, JSON]:
+    """Build annotations; raises ValueError for values that the specification forbids."""
+    found: dict[str, JSON] = {}
+    if audience is not None:
+        found["audience"] = list(audience)
+    if priority is not None:
+        found["priority"] = priority
+    if last_modified is not None:
+        found["lastModified"] = to_json(last_modified)
+    return check_annotations(found)
+
+
+def check_annotations(given: dict[str, JSON]) -> dict[str, JSON]:
+    """Return annotations as they are, or raise ValueError that names what is wrong."""
+    audience, priority = given.get("audience", []), given.get("priority", 0)
+    if not set(audience) <= set(ROLES):
+        raise ValueError(f"annotations: audience is of {ROLES}, got {audience!r}")
+    if not 0 <= priority <= 1:
+        raise ValueError(f"annotations: priority is from 0 to 1, got {priority!r}")
+    if "lastModified" in given:
+        datetime.datetime.fromisoformat(given["lastModified"])
+    return given
+
+
+def _block(kind: str, fields: dict[str, JSON], annotations: JSON, meta: JSON) -> Content:
+    block = Content(type=kind, **fields)
+    if annotations is not None:
+        block["annotations"] = check_annotations(annotations)
+    if meta is not None:
+        block["_meta"] = {check_meta_key(key): value for key, value in meta.items()}
+    return block
+
+
+def text(text: str, *, annotations: JSON = None, meta: JSON = None) -> Content:
+    """Build a text block."""
+    return _block("text", {"text": text}, annotations, meta)
+
+
+def image(
+    data: bytes, mime_type: str, *, annotations: JSON = None, meta: JSON = None
+) -> Content:
+    """Build an image block from its bytes."""
+    return _block("image", _binary(data, mime_type), annotations, meta)
+
+
+def audio(
+    data: bytes, mime_type: str, *, annotations: JSON = None, meta: JSON = None
+) -> Content:
+    """Build an audio block from its bytes."""
+    return _block("audio", _binary(data, mime_type), annotations, meta)
+
+
+def _binary(data: bytes, mime_type: str) -> dict[str, JSON]:
+    # prompts-08, prompts-09: MUST be Base64 and have a valid MIME type
+    if not re.fullmatch(r"[\w.+-]+/[\w.+-]+(?:\s*;.*)?", mime_type, re.ASCII):
+        raise ValueError(f"not a MIME type: {mime_type!r}")
+    return {"data": base64.b64encode(data).decode(), "mimeType": mime_type}
+
+
+def contents(
+    uri: str, data: str | bytes, mime_type: str | None = None, *, meta: JSON = None
+) -> Contents:
+    """Build one entry of a resource's contents from its text or bytes."""
+    entry = Contents(uri=uri)
+    if mime_type is not None:
+        entry["mimeType"] = mime_type
+    if isinstance(data, str):
+        entry["text"] = data
+    else:
+        # resources-19: binary data MUST be properly encoded
+        entry["blob"] = base64.b64encode(data).decode()
+    if meta is not None:
+        entry["_meta"] = {check_meta_key(key): value for key, value in meta.items()}
+    return entry
+
+
+def embedded(
+    uri: str, data: str | bytes, mime_type: str, *, annotations: JSON = None
+) -> Content:
+    """Embed a resource. prompts-11: MUST have a URI, a MIME type, and text or blob."""
+    _check_uri(uri)
+    resource = dict(contents(uri, data, mime_type))
+    return _block("resource", {"resource": resource}, annotations, None)
+
+
+def resource_link(
+    uri: str,
+    name: str,
+    *,
+    title: str | None = None,
+    description: str | None = None,
+    mime_type: str | None = None,
+    size: int | None = None,
+    annotations: JSON = None,
+) -> Content:
+    """Build a link to a resource."""
+    _check_uri(uri)
+    optional = {
+        "title": title,
+        "description": description,
+        "mimeType": mime_type,
+        "size": size,
+    }
+    given = {key: value for key, value in optional.items() if value is not None}
+    return _block("resource_link", {"uri": uri, "name": name, **given}, annotations, None)
+
+
+def user(content: str | Content) -> Message:
+    """Build a message of the user's."""
+    return _as_message("user", content)
+
+
+def assistant(content: str | Content) -> Message:
+    """Build a message of the assistant's."""
+    return _as_message("assistant", content)
+
+
+def _as_message(role: str, content: str | Content) -> Message:
+    block = text(content) if isinstance(content, str) else content
+    if block.get("type") not in _CONTENT_TYPES:
+        raise ValueError(f"not a content block: {block!r:.100}")
+    return Message(role=role, content=block)
+
+
+def result(
+    content: Sequence[str | Content] = (),
+    *,
+    structured: JSON = ...,
+    is_error: bool = False,
+    meta: JSON = None,
+) -> Result:
+    """Build a tool's whole result; `structured` may be any JSON value, also None."""
+    found = Result(content=[_as_block(one) for one in content])
+    if structured is not ...:
+        found["structuredContent"] = to_json(structured)
+        if not content:
+            found["content"] = [text(_serialise(found["structuredContent"]))]
+    if is_error:
+        found["isError"] = True
+    if meta is not None:
+        found["_meta"] = {check_meta_key(key): value for key, value in meta.items()}
+    return found
+
+
+def _as_block(value: Any) -> Content:
+    if isinstance(value, Content):
+        return value
+    return text(value if isinstance(value, str) else _serialise(to_json(value)))
+
+
+def _serialise(value: JSON) -> str:
+    """Write a JSON value for a text block; a string stands for itself."""
+    return value if isinstance(value, str) else _encode_text(value)
+
+
+# --- what is registered -----------------------------------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
+class _Entry:
+    """What tools, resources, templates and prompts have in common."""
+
+    name: str
+    wire: dict[str, JSON]
+    """The definition, as the list methods show it."""
+    scopes: Scopes
+    function: Callable[..., Any]
+    parameters: Parameters
+    is_async: bool
+    position: int = 0
+
+    async def call(self, ctx: Context, arguments: dict[str, Any]) -> Any:
+        """Call the handler: on the loop if it is `async def`, else in a thread."""
+        if self.parameters.context is not None:
+            arguments = {**arguments, self.parameters.context: ctx}
+        if self.is_async:
+            return await self.function(**arguments)
+        value = await ctx.server.workers.run(self.function, arguments)
+        return await value if inspect.isawaitable(value) else value
+
+    def check_scopes(self, principal: Principal | None) -> None:
+        """Raise InsufficientScope unless the caller has all scopes; all are named."""
+        # tools-42, resources-20, caching-29: MUST implement access control
+        if self.scopes and not self.visible(principal):
+            raise InsufficientScope(self.scopes)
+
+    def visible(self, principal: Principal | None) -> bool:
+        """Tell whether the caller may see and use it."""
+        return not self.scopes or (
+            principal is not None and self.scopes <= principal.scopes
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class _ToolEntry(_Entry):
+    schema: Schema
+    output: Schema | None
+    mirrored: tuple[MirroredParameter, ...]
+
+
+@dataclass(eq=False, kw_only=True)
+class _ResourceEntry(_Entry):
+    template: UriTemplate | None
+    caching: dict[str, JSON]
+
+
+@dataclass(eq=False, kw_only=True)
+class _PromptEntry(_Entry):
+    schema: Schema
+
+
+class _Registry(dict[str, Any]):
+    """Entries in registration order, and what is computed from them once.
+
+    Positions only grow, so a cursor that holds one stays good while the list changes.
+    """
+
+    def __init__(self, event: str, changed: str) -> None:
+        super().__init__()
+        self.event = event
+        self.changed = changed
+        self.used = False
+        self.position = 0
+        self.restricted = False
+        self.wires: list[JSON] | None = None
+
+    def add(self, key: str, entry: _Entry) -> None:
+        """Add an entry; tools-19: a name that is taken is refused."""
+        if key in self:
+            raise ValueError(f"{key!r} is registered already")
+        self.position += 1
+        entry.position = self.position
+        self.used, self.wires = True, None
+        self.restricted = self.restricted or bool(entry.scopes)
+        self[key] = entry
+
+    def discard(self, key: str) -> bool:
+        """Remove an entry, tell whether there was one."""
+        self.wires = None
+        return self.pop(key, None) is not None
+
+    def page(
+        self, principal: Principal | None, after: int, size: int | None
+    ) -> tuple[list[JSON], int | None]:
+        """Return definitions behind `after`, and the last position if there are more."""
+        if after == 0 and size is None and not self.restricted:
+            if self.wires is None:
+                self.wires = [entry.wire for entry in list(self.values())]
+            return self.wires, None
+        found: list[_Entry] = [
+            entry
+            for entry in list(self.values())
+            if entry.position > after and entry.visible(principal)
+        ]
+        if size is None or len(found) <= size:
+            return [entry.wire for entry in found], None
+        return [entry.wire for entry in found[:size]], found[size - 1].position
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    call = getattr(function, "__call__", None)  # noqa: B004: an object's own __call__
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def _check_uri(uri: str) -> None:
+    # resources-12: URI schemes MUST be in accordance with RFC 3986
+    if not _URI.fullmatch(uri):
+        raise ValueError(f"not an RFC 3986 URI: {uri!r}; percent-encode what is special")
+
+
+def _defined(function: Callable[..., Any], **given: JSON) -> dict[str, JSON]:
+    """Return the members that all definitions share, checked, without those not given."""
+    if given.get("description") is None:
+        given["description"] = parse_docstring(inspect.getdoc(function))[0] or None
+    if given.get("_meta") is not None:
+        for key in given["_meta"]:
+            check_meta_key(key)
+    if given.get("annotations") is not None and "mimeType" in given:  # a resource's
+        check_annotations(given["annotations"])
+    for icon in given.get("icons") or ():
+        # base-65: consumers MUST reject other schemes, so we do not send them
+        if not str(icon.get("src")).startswith(("https:", "http:", "data:")):
+            raise ValueError(f"an icon's src is an https: or data: URI: {icon!r:.100}")
+    return {k: v for k, v in given.items() if v is not None}
+
+
+class Method(NamedTuple):
+    """A row of the method table."""
+
+    handler: MethodHandler
+    feature: str | None = None
+    """The registry that must have been used for the method to exist."""
+    cacheable: bool = False
+    asks: bool = False
+    """Whether it may answer `input_required`."""
+
+
+class Server:
+    """An MCP server: register with the decorators, then run(), or await handle().
+
+    Registering is allowed at any time and from any thread; open listen streams are told.
+    Plain `def` handlers run in threads, `async def` handlers on the event loop.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: str = "0",
+        *,
+        title: str | None = None,
+        instructions: str | None = None,
+        website_url: str | None = None,
+        icons: Sequence[JSON] | None = None,
+        keys: Sequence[bytes] = (),
+        state_seconds: int = 600,
+        ttl_ms: int = 0,
+        page_size: int | None = None,
+        mask_errors: bool = True,
+        subscriptions: bool = True,
+        declare: Iterable[str] = (),
+        workers: Workers | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Create a server.
+
+        keys: secrets under which requestState and cursors are signed, the first signs,
+        all verify; give all processes that serve the same clients the same. Without, a
+        random one. state_seconds: how long a question may take to be answered.
+        ttl_ms: how long clients may cache lists. page_size: entries per page, None = all.
+        mask_errors: hide the text of exceptions other than ToolError from clients.
+        subscriptions: False turns change notifications off. declare: capabilities to
+        declare although nothing is registered yet: "tools", "resources", "prompts".
+        """
+        info = {"title": title, "websiteUrl": website_url, "icons": icons}
+        self.info = {"name": name, "version": version}
+        self.info |= {k: v for k, v in info.items() if v is not None}
+        self.instructions = instructions
+        self.keys = tuple(keys) or (secrets.token_bytes(32),)
+        self.state_seconds = state_seconds
+        # caching-11: MUST be >= 0
+        self.ttl_ms = _check_ttl(ttl_ms)
+        self.page_size = page_size
+        self.mask_errors = mask_errors
+        self.workers = workers or Workers()
+        self.clock = clock
+        self.subscriptions = Subscriptions()
+        self.extensions: dict[str, Extension] = {}
+        self._registries = {
+            "tools": _Registry("toolsListChanged", "notifications/tools/list_changed"),
+            "resources": _Registry(*_RESOURCES_CHANGED),
+            "templates": _Registry(*_RESOURCES_CHANGED),
+            "prompts": _Registry(
+                "promptsListChanged", "notifications/prompts/list_changed"
+            ),
+        }
+        for feature in declare:
+            self._registries[feature].used = True
+        self._completers: dict[tuple[str, str], _Entry] = {}
+        self._logs = False
+        self._methods = dict(METHODS)
+        self._filters = dict(FILTERS)
+        self._names = dict(MIRRORED_NAMES)
+        self._result_types = {COMPLETE}
+        self._server_meta = {META_SERVER_INFO: self.info}
+        if not subscriptions:
+            del self._methods["subscriptions/listen"]
+
+    # --- one request ------------------------------------------------------------------
+
+    async def handle(self, request: Request, send: Send) -> JSON:
+        """Answer one request: the Exchange that everything else is built around.
+
+        Raises nothing but CancelledError.
+        """
+        try:
+            return result_response(request.id, await self._answer(request, send))
+        except McpError as error:
+            return error_response(request.id, error)
+        except Exception as error:
+            return error_response(request.id, self._internal(request.method, error))
+
+    async def _answer(self, request: Request, send: Send) -> JSON:
+        # Headers first: whoever reads only them must not see another request than we.
+        if request.headers is not None:
+            check_headers(request, self._names)
+        method = self._methods.get(request.method)
+        if method is None or not self._has(method.feature):
+            raise self._unknown_method(request.method)
+        meta = Meta.of(request.params)
+        check_version(meta.protocol_version, SUPPORTED_VERSIONS)
+        ctx = Context(self, request, meta, send)
+        if method.asks:
+            ctx._replay = self._open_state(request)
+        try:
+            found = await method.handler(self, ctx, request.params)
+        except InputRequired as required:
+            found = self._input_required(ctx, required)
+        except BaseExceptionGroup as group:
+            found = self._input_required(ctx, _asked_in(group))
+        except asyncio.CancelledError:
+            ctx.cancelled = True
+            raise
+        finally:
+            if ctx._outbox is not None:
+                await self._close(ctx)
+        return self._finish(method, request, found)
+
+    @staticmethod
+    async def _close(ctx: Context) -> None:
+        outbox = ctx._outbox
+        if outbox is None:
+            return
+        if ctx.cancelled:
+            outbox.abandon()
+        else:
+            await outbox.close()
+
+    def _finish(self, method: Method, request: Request, found: JSON) -> JSON:
+        """Add to a result what each result has to have."""
+        # base-10: MUST include a resultType
+        kind = found.setdefault("resultType", COMPLETE)
+        # base-12: MUST be one of the core protocol's or of an extension's
+        if kind not in self._result_types and not (method.asks and kind == ASKING):
+            raise ValueError(f"resultType {kind!r} of {request.method} is not declared")
+        # base-58: SHOULD include serverInfo in every result
+        meta = found.get("_meta")
+        found["_meta"] = self._server_meta | meta if meta else self._server_meta
+        # caching-01: MUST include hints, on complete results only
+        if method.cacheable and kind == COMPLETE:
+            # What is read is stale at once unless its entry says otherwise.
+            found.setdefault("ttlMs", 0 if method.asks else self.ttl_ms)
+            found.setdefault("cacheScope", self._scope(method, request.principal))
+        return found
+
+    def _scope(self, method: Method, principal: Principal | None) -> str:
+        """Return "public" only where the answer cannot depend on the caller."""
+        # caching-26, caching-27: MUST be the same for all pages, so it is per list
+        restricted = any(registry.restricted for registry in self._registries.values())
+        depends = principal is not None or restricted or method.asks
+        return "private" if depends else "public"
+
+    def _has(self, feature: str | None) -> bool:
+        if feature is None:
+            return True
+        if feature == "completions":
+            return bool(self._completers)
+        registries = ("resources", "templates") if feature == "resources" else (feature,)
+        return any(self._registries[name].used for name in registries)
+
+    def _unknown_method(self, name: str) -> MethodNotFound:
+        message = f"Method not found: {name[:100]}"
+        if name != "initialize":
+            return MethodNotFound(message)
+        # versioning-10: SHOULD name the versions in an error to `initialize`
+        versions = ", ".join(SUPPORTED_VERSIONS)
+        message += f"; this server speaks only {versions}, which has no handshake"
+        return MethodNotFound(message, {"supported": list(SUPPORTED_VERSIONS)})
+
+    def _internal(self, what: str, error: BaseException) -> InternalError:
+        """Log an exception and return what the client may know of it."""
+        _log.error("%s failed", what, exc_info=error)
+        if self.mask_errors:
+            return InternalError("Internal error")
+        return InternalError(f"{type(error).__name__}: {error}")
+
+    # --- state of multi round-trip requests --------------------------------------------
+
+    def _binding(self, request: Request) -> JSON:
+        """Name the request that a state belongs to: only its repetition may bring it."""
+        params = request.params
+        principal = request.principal
+        return [
+            self.info["name"],
+            principal and [principal.subject, principal.client],
+            request.method,
+            params.get("name", params.get("uri")),
+            params.get("arguments", {}),
+        ]
+
+    def _open_state(self, request: Request) -> _Replay:
+        params = request.params
+        responses = params.get("inputResponses")
+        # mrtr-29: SHOULD be a valid InputResponses object
+        if "inputResponses" in params and not (
+            isinstance(responses, dict)
+            and all(isinstance(one, dict) for one in responses.values())
+        ):
+            raise InvalidParams("inputResponses must be an object of objects")
+        if "requestState" not in params:
+            return _Replay(None, responses)
+        # mrtr-11, mrtr-33: MUST be treated as attacker-controlled
+        binding, now = self._binding(request), self.clock()
+        state = unseal_state(params["requestState"], binding, now, self.keys)
+        return _Replay(state, responses)
+
+    def _input_required(self, ctx: Context, required: InputRequired) -> JSON:
+        replay = ctx._replay
+        if replay is None:
+            raise RuntimeError(f"{ctx.request.method} cannot ask the client")
+        needed: dict[str, JSON] = {}
+        for question in required.requests.values():
+            # mrtr-18, mrtr-19, elicitation-06, sampling-05: MUST NOT ask for what the
+            # client did not declare; base-56: MUST answer with all that is missing
+            if not supports(ctx.meta.client_capabilities, question.needs):
+                _merge(needed, question.needs)
+        if needed:
+            raise MissingRequiredClientCapability(needed)
+        found: dict[str, JSON] = {"resultType": ASKING}
+        if required.requests:
+            requests = required.requests.items()
+            found["inputRequests"] = {key: one.request for key, one in requests}
+        expires = self.clock() + self.state_seconds
+        state, binding = replay.state(required), self._binding(ctx.request)
+        found["requestState"] = seal_state(state, binding, expires, self.keys)
+        return found
+
+    # --- what the server offers -------------------------------------------------------
+
+    @property
+    def capabilities(self) -> dict[str, JSON]:
+        """Return ServerCapabilities: what is there, and nothing else."""
+        listens = "subscriptions/listen" in self._methods
+        changes = {"listChanged": True} if listens else {}
+        found: dict[str, JSON] = {}
+        # tools-04, resources-02, prompts-02, completion-02, logging-02: MUST declare
+        if self._has("tools"):
+            found["tools"] = changes
+        if self._has("resources"):
+            found["resources"] = changes | ({"subscribe": True} if listens else {})
+        if self._has("prompts"):
+            found["prompts"] = changes
+        if self._completers:
+            found["completions"] = {}
+        if self._logs:
+            found["logging"] = {}
+        if self.extensions:
+            found["extensions"] = {k: e.settings for k, e in self.extensions.items()}
+        return found
+
+    def extend(self, extension: Extension) -> None:
+        """Add an extension's methods, result types and listen filters."""
+        # versioning-05: MUST follow the _meta key rules, with a prefix
+        check_meta_key(extension.identifier, prefixed=True)
+        for name, handler in extension.methods.items():
+            if name in self._methods:
+                raise ValueError(f"method {name!r} exists already")
+            self._methods[name] = Method(handler)
+        self._filters.update(extension.filters)
+        self._names.update(extension.names)
+        self._result_types |= extension.result_types
+        self.extensions[extension.identifier] = extension
+
+    def tool(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        schema: dict[str, JSON] | None = None,
+        output_schema: dict[str, JSON] | None = None,
+        annotations: dict[str, JSON] | None = None,
+        icons: Sequence[JSON] | None = None,
+        meta: dict[str, JSON] | None = None,
+        scopes: Iterable[str] = (),
+    ) -> Any:
+        """Register a tool: `@server.tool`, or `@server.tool(name=..., ...)`.
+
+        The input schema comes from the type hints, unless `schema` gives it: then the
+        handler gets the arguments as they are. The output schema comes from the return
+        hint. `annotations` are ToolAnnotations, such as {"readOnlyHint": True}.
+        Returns the function. Raises ValueError or TypeError for what cannot be.
+        """
+        options = locals()
+        if function is None:
+            return functools.partial(_register, self.tool, options)
+        parameters = parameters_of(function, Context)
+        if schema is not None:
+            parameters = dataclasses.replace(parameters, schema=schema, convert=dict)
+        common = {"title": title, "description": description, "icons": icons}
+        common |= {"annotations": annotations, "_meta": meta}
+        name = _check_tool_name(name or function.__name__)
+        inputs = parameters.schema
+        output = output_schema or returns_of(function, _UNSTRUCTURED)
+        wire = {"name": name, **_defined(function, **common), "inputSchema": inputs}
+        if output is not None:
+            wire["outputSchema"] = output
+        entry = _ToolEntry(
+            name=name,
+            wire=wire,
+            scopes=frozenset(scopes),
+            function=function,
+            parameters=parameters,
+            is_async=_is_async(function),
+            # tools-12: MUST be a valid JSON Schema object; base-40
+            schema=_schema(name, "input", inputs),
+            output=None if output is None else _schema(name, "output", output),
+            mirrored=mirrored_parameters(inputs),
+        )
+        self._add("tools", name, entry)
+        return function
+
+    def resource(
+        self,
+        uri: str,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        mime_type: str | None = None,
+        size: int | None = None,
+        annotations: dict[str, JSON] | None = None,
+        icons: Sequence[JSON] | None = None,
+        meta: dict[str, JSON] | None = None,
+        ttl_ms: int | None = None,
+        cache_scope: str | None = None,
+        scopes: Iterable[str] = (),
+    ) -> Callable[[Callable[..., Any]], Any]:
+        """Register a resource, or with `{variables}` in the URI a resource template.
+
+        The handler returns str (text), bytes (blob), Contents or a list of them, or any
+        JSON value; None means that there is no such resource. A template's variables are
+        its parameters, converted as their hints say; URIs are compared as they stand.
+        """
+        options = locals()
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            self._add_resource(function, options)
+            return function
+
+        return register
+
+    def _add_resource(self, function: Callable[..., Any], options: JSON) -> None:
+        uri, ttl_ms, scope = options["uri"], options["ttl_ms"], options["cache_scope"]
+        template = UriTemplate(uri) if is_template(uri) else None
+        if template is None:
+            _check_uri(uri)
+        parameters = parameters_of(function, Context)
+        names = set(parameters.schema["properties"])
+        if names != set(template.names if template else ()):
+            raise ValueError(f"{uri!r} and {function.__name__}{sorted(names)} differ")
+        caching: dict[str, JSON] = {}
+        if ttl_ms is not None:
+            caching["ttlMs"] = _check_ttl(ttl_ms)
+        if scope is not None:
+            if scope not in ("public", "private"):
+                raise ValueError(f"cache_scope is public or private, not {scope!r}")
+            caching["cacheScope"] = scope
+        common = {key: options[key] for key in ("title", "description", "icons")}
+        common |= {"mimeType": options["mime_type"], "size": options["size"]}
+        common |= {"annotations": options["annotations"], "_meta": options["meta"]}
+        key = "uri" if template is None else "uriTemplate"
+        wire = {key: uri, "name": options["name"] or function.__name__}
+        wire |= _defined(function, **common)
+        entry = _ResourceEntry(
+            name=uri,
+            wire=wire,
+            scopes=frozenset(options["scopes"]),
+            function=function,
+            parameters=parameters,
+            is_async=_is_async(function),
+            template=template,
+            caching=caching,
+        )
+        self._add("resources" if template is None else "templates", uri, entry)
+
+    def prompt(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        icons: Sequence[JSON] | None = None,
+        meta: dict[str, JSON] | None = None,
+        scopes: Iterable[str] = (),
+    ) -> Any:
+        """Register a prompt: `@server.prompt`, or `@server.prompt(name=..., ...)`.
+
+        Arguments come from the signature; clients send strings, which are converted as
+        the hints say. The handler returns str, Content, user(...), assistant(...), or a
+        list of these.
+        """
+        options = locals()
+        if function is None:
+            return functools.partial(_register, self.prompt, options)
+        parameters = parameters_of(function, Context)
+        common = {"title": title, "description": description, "icons": icons}
+        name = name or function.__name__
+        arguments = _prompt_arguments(parameters.schema)
+        wire = {"name": name, **_defined(function, **common, _meta=meta)}
+        if arguments:
+            wire["arguments"] = arguments
+        entry = _PromptEntry(
+            name=name,
+            wire=wire,
+            scopes=frozenset(scopes),
+            function=function,
+            parameters=parameters,
+            is_async=_is_async(function),
+            schema=_schema(name, "argument", parameters.schema),
+        )
+        self._add("prompts", name, entry)
+        return function
+
+    def complete(
+        self, of: str, argument: str, values: Sequence[str] | None = None
+    ) -> Callable[[Callable[..., Any]], Any]:
+        """Register suggestions for an argument of a prompt or variable of a template.
+
+        `of` is the prompt's name or the URI template. Decorate a function
+        `(value, arguments)` or `(value)` that returns strings, best first, or give
+        `values`, which are filtered by what was typed.
+        """
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            parameters = parameters_of(function, Context)
+            self._completers[of, argument] = _Entry(
+                name=of,
+                wire={},
+                scopes=frozenset(),
+                function=function,
+                parameters=parameters,
+                is_async=_is_async(function),
+            )
+            return function
+
+        if values is not None:
+            register(functools.partial(_matching, tuple(values)))
+        return register
+
+    def _add(self, kind: str, key: str, entry: _Entry) -> None:
+        registry = self._registries[kind]
+        registry.add(key, entry)
+        self._logs = self._logs or entry.parameters.context is not None
+        self.subscriptions.publish(registry.event, registry.changed, {})
+
+    # --- changes at run time, from any thread -----------------------------------------
+
+    def remove_tool(self, name: str) -> None:
+        """Remove a tool; open streams are told. Raises KeyError."""
+        self._remove(name, "tools")
+
+    def remove_prompt(self, name: str) -> None:
+        """Remove a prompt; open streams are told. Raises KeyError."""
+        self._remove(name, "prompts")
+
+    def remove_resource(self, uri: str) -> None:
+        """Remove a resource or template; open streams are told. Raises KeyError."""
+        self._remove(uri, "resources", "templates")
+
+    def _remove(self, key: str, *kinds: str) -> None:
+        for kind in kinds:
+            registry = self._registries[kind]
+            if registry.discard(key):
+                # tools-11, resources-08, prompts-07: SHOULD send a notification
+                self.subscriptions.publish(registry.event, registry.changed, {})
+                return
+        raise KeyError(key)
+
+    def resource_updated(self, uri: str) -> None:
+        """Tell the streams that subscribed to exactly this URI."""
+        key = "resourceSubscriptions", uri
+        self.subscriptions.publish(key, "notifications/resources/updated", {"uri": uri})
+
+    # --- running ----------------------------------------------------------------------
+
+    def run(self, http: int | str | None = None, **options: Any) -> int:
+        """Serve until the end: stdio, or HTTP if `http` is PORT or "HOST:PORT".
+
+        Blocks; returns an exit status: 0, or 128 + the signal that ended it. `options`
+        are those of serve_stdio() or serve_http().
+        """
+        if http is None:
+            return run_until_signal(serve_stdio(self, **options))
+        host, port = parse_address(http)
+        options.setdefault("on_ready", _announce)
+        return run_until_signal(serve_http(self, host, port, **options))
+
+
+def _register(decorator: Callable[..., Any], options: JSON, function: Any) -> Any:
+    """Call a decorator method again with its options, now that the function is known."""
+    rest = {k: v for k, v in options.items() if k not in ("self", "function")}
+    return decorator(function, **rest)
+
+
+def _schema(name: str, which: str, schema: JSON) -> Schema:
+    try:
+        return Schema(schema)
+    except SchemaError as error:
+        raise ValueError(f"{which} schema of {name!r}: {error}") from None
+
+
+def _check_ttl(ttl_ms: int) -> int:
+    if type(ttl_ms) is not int or ttl_ms < 0:
+        raise ValueError(f"ttl_ms is an integer >= 0, not {ttl_ms!r}")
+    return ttl_ms
+
+
+def _check_tool_name(name: str) -> str:
+    # tools-15, tools-17, tools-18: SHOULD be 1 to 128 of these characters
+    if not _TOOL_NAME.fullmatch(name):
+        _log.warning("tool name %r: hosts expect 1 to 128 of A-Z a-z 0-9 _ - .", name)
+    return name
+
+
+def _matching(values: tuple[str, ...], value: str) -> list[str]:
+    """Put values that start with what was typed before those that contain it."""
+    typed = value.lower()
+    starting = [one for one in values if one.lower().startswith(typed)]
+    return starting + [v for v in values if typed in v.lower() and v not in starting]
+
+
+def _merge(into: dict[str, JSON], other: dict[str, JSON]) -> None:
+    for key, value in other.items():
+        _merge(into.setdefault(key, {}), value)
+
+
+def _asked_in(group: BaseExceptionGroup[Any]) -> InputRequired:
+    """Unite the questions of tasks that ran side by side; else raise the group again."""
+    asked, others = group.split(InputRequired)
+    if asked is None or others is not None:
+        raise group
+    requests: dict[str, Question] = {}
+    queue: list[BaseException] = [asked]
+    for error in queue:
+        if isinstance(error, BaseExceptionGroup):
+            queue.extend(error.exceptions)
+        elif isinstance(error, InputRequired):
+            requests |= error.requests
+    return InputRequired(requests)
+
+
+# --- the methods --------------------------------------------------------------------------
+#
+# One signature: (server, ctx, params) -> result without what Server._finish adds.
+
+
+async def _discover(server: Server, ctx: Context, params: JSON) -> JSON:
+    # versioning-03, discover-01: MUST be implemented
+    found: dict[str, JSON] = {
+        "supportedVersions": list(SUPPORTED_VERSIONS),
+        "capabilities": server.capabilities,
+    }
+    if server.instructions is not None:
+        found["instructions"] = server.instructions
+    return found
+
+
+def _lister(kind: str, member: str) -> MethodHandler:
+    """Make the handler of a list method.               spec: server/utilities/pagination"""
+
+    async def listing(server: Server, ctx: Context, params: JSON) -> JSON:
+        after = 0
+        if "cursor" in params:
+            try:
+                found_kind, after = unseal(params["cursor"], server.keys)
+            except (ValueError, TypeError, AttributeError, McpError):
+                found_kind = None
+            # pagination-07: SHOULD be -32602
+            if found_kind != kind:
+                raise InvalidParams("The cursor is not one that this list gave out")
+        registry = server._registries[kind]
+        # tools-06, resources-04, prompts-04: MUST NOT depend on anything but the caller
+        page, last = registry.page(ctx.principal, after, server.page_size)
+        found: dict[str, JSON] = {member: page}
+        if last is not None:
+            found["nextCursor"] = seal([kind, last], server.keys)
+        return found
+
+    return listing
+
+
+async def _call_tool(server: Server, ctx: Context, params: JSON) -> JSON:
+    """Answer tools/call.                                            spec: server/tools"""
+    name, arguments = params.get("name"), params.get("arguments", {})
+    if not isinstance(name, str):
+        raise InvalidParams("params.name must be a string")
+    if not isinstance(arguments, dict):
+        raise InvalidParams("params.arguments must be an object")
+    tool: _ToolEntry | None = server._registries["tools"].get(name)
+    if tool is None:
+        # A protocol error: a model cannot mend it by other arguments.
+        raise InvalidParams(f"Unknown tool: {name[:100]}")
+    tool.check_scopes(ctx.principal)
+    if tool.mirrored and ctx.request.headers is not None:
+        check_mirrored(tool.mirrored, arguments, ctx.request.headers)
+    try:
+        # tools-42: MUST validate all inputs
+        violations = tool.schema.violations(arguments)
+        if violations:
+            return _failed("Invalid arguments: " + "; ".join(map(str, violations)))
+        converted = tool.parameters.convert(arguments)
+    except ValueError as error:  # SchemaError, the budget of a validation, is one
+        return _failed(f"Invalid arguments: {error}")
+    try:
+        value = await tool.call(ctx, converted)
+        return _tool_result(tool, value)
+    except McpError:
+        raise
+    except ToolError as error:
+        return _failed(str(error))
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        return _failed(f"The tool {name!r} cancelled itself")
+    except (Exception, SystemExit) as error:
+        # tools-42: MUST sanitize outputs: exceptions are for the log
+        hidden = server._internal(f"tool {name!r}", error)
+        reason = f"The tool {name!r} failed"
+        return _failed(reason if server.mask_errors else f"{reason}: {hidden.message}")
+
+
+def _failed(message: str) -> JSON:
+    return {"content": [text(message)], "isError": True}
+
+
+def _tool_result(tool: _ToolEntry, value: Any) -> JSON:
+    """Turn what a tool returned into a CallToolResult."""
+    if isinstance(value, Result):
+        found: JSON = dict(value)
+        if "resultType" in found:  # an extension's, not a CallToolResult
+            return found
+    elif isinstance(value, Content):
+        found = {"content": [value]}
+    elif _has_content(value):
+        found = {"content": [_as_block(one) for one in value]}
+    elif tool.output is None and (value is None or isinstance(value, str)):
+        found = {"content": [] if value is None else [text(value)]}
+    else:
+        structured = to_json(value)
+        # tools-37: SHOULD also return the serialized JSON in a text block
+        found = {
+            "content": [{"type": "text", "text": _serialise(structured)}],
+            "structuredContent": structured,
+        }
+    if tool.output is not None and not found.get("isError"):
+        _check_output(tool, found)
+    return found
+
+
+def _has_content(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and any(isinstance(v, Content) for v in value)
+
+
+def _check_output(tool: _ToolEntry, found: JSON) -> None:
+    # tools-38: MUST provide structured results that conform to the output schema
+    if "structuredContent" not in found:
+        raise TypeError("the tool has an output schema but returned no structured value")
+    violations = tool.output.violations(found["structuredContent"]) if tool.output else []
+    if violations:
+        listed = "; ".join(map(str, violations))
+        raise TypeError(f"the result does not fit the output schema: {listed}")
+
+
+async def _read_resource(server: Server, ctx: Context, params: JSON) -> JSON:
+    """Answer resources/read.                                   spec: server/resources"""
+    uri = params.get("uri")
+    # resources-17: MUST validate all URIs
+    if not isinstance(uri, str) or len(uri) > MAX_URI or not _URI_SHAPE.fullmatch(uri):
+        raise InvalidParams(f"params.uri is not a URI: {str(uri)[:100]!r}")
+    found = _find_resource(server, uri)
+    if found is None:
+        # resources-13: MUST be -32602
+        raise ResourceNotFound(uri)
+    resource, variables = found
+    resource.check_scopes(ctx.principal)
+    try:
+        arguments = _from_text(resource.parameters, variables)
+    except ValueError as error:
+        raise InvalidParams(f"{uri[:200]}: {error}", {"uri": uri}) from None
+    try:
+        value = await resource.call(ctx, arguments)
+    except (FileNotFoundError, UnsafePath):
+        # resources-21: a path that leads out of its root is as good as absent
+        value = None
+    # resources-16: MUST NOT return empty contents for what does not exist
+    if value is None:
+        raise ResourceNotFound(uri)
+    return {"contents": _contents(resource, uri, value), **resource.caching}
+
+
+def _find_resource(server: Server, uri: str) -> tuple[_ResourceEntry, dict[str, str]] | None:
+    """Find by exact URI, then by the templates, the most specific one first."""
+    resource = server._registries["resources"].get(uri)
+    if resource is not None:
+        return resource, {}
+    templates = list(server._registries["templates"].values())
+    for entry in sorted(templates, key=lambda entry: entry.template.sort_key):
+        variables = entry.template.match(uri)
+        if variables is not None:
+            return entry, variables
+    return None
+
+
+def _contents(resource: _ResourceEntry, uri: str, value: Any) -> list[JSON]:
+    if isinstance(value, Contents):
+        return [value]
+    if isinstance(value, (list, tuple)) and value:
+        if all(isinstance(one, Contents) for one in value):
+            return list(value)
+    mime_type = resource.wire.get("mimeType")
+    if isinstance(value, (str, bytes)):
+        return [contents(uri, value, mime_type)]
+    return [contents(uri, _encode_text(to_json(value)), mime_type or "application/json")]
+
+
+async def _get_prompt(server: Server, ctx: Context, params: JSON) -> JSON:
+    """Answer prompts/get.                                        spec: server/prompts"""
+    name, arguments = params.get("name"), params.get("arguments", {})
+    prompt: _PromptEntry | None = server._registries["prompts"].get(str(name))
+    # prompts-12: SHOULD be -32602 for an unknown prompt or missing arguments
+    if not isinstance(name, str) or prompt is None:
+        raise InvalidParams(f"Unknown prompt: {str(name)[:100]}")
+    prompt.check_scopes(ctx.principal)
+    if not isinstance(arguments, dict) or not all(
+        isinstance(value, str) for value in arguments.values()
+    ):
+        raise InvalidParams("params.arguments must be an object of strings")
+    try:
+        # prompts-13, prompts-16: MUST validate the arguments
+        converted = _from_text(prompt.parameters, arguments, prompt.schema)
+    except ValueError as error:
+        raise InvalidParams(f"Invalid arguments: {error}") from None
+    value = await prompt.call(ctx, converted)
+    if isinstance(value, Result):
+        return dict(value)
+    many = isinstance(value, (list, tuple))
+    messages = [
+        one if isinstance(one, Message) else user(one if one is not None else "")
+        for one in (value if many else [value])
+    ]
+    found: dict[str, JSON] = {"messages": messages}
+    if "description" in prompt.wire:
+        found["description"] = prompt.wire["description"]
+    return found
+
+
+def _prompt_arguments(schema: JSON) -> list[JSON]:
+    """Return the PromptArguments of an argument schema."""
+    found = []
+    for name, one in schema["properties"].items():
+        argument: dict[str, JSON] = {"name": name}
+        if "description" in one:
+            argument["description"] = one["description"]
+        if name in schema.get("required", ()):
+            argument["required"] = True
+        found.append(argument)
+    return found
+
+
+def _from_text(
+    parameters: Parameters, given: Mapping[str, str], schema: Schema | None = None
+) -> dict[str, Any]:
+    """Convert strings as the hints say: "5" for an int, "false" for a bool.
+
+    Raises ValueError that names the argument.
+    """
+    schema = schema or Schema(parameters.schema)
+    values: dict[str, JSON] = dict(given)
+    for violation in schema.violations(values, limit=100):
+        if violation.keyword in ("type", "anyOf", "enum", "const") and violation.path:
+            name = violation.path[0]
+            with contextlib.suppress(ValueError):
+                values[str(name)] = json.loads(given[str(name)])
+    violations = schema.violations(values)
+    if violations:
+        raise ValueError("; ".join(map(str, violations)))
+    return parameters.convert(values)
+
+
+async def _complete(server: Server, ctx: Context, params: JSON) -> JSON:
+    """Answer completion/complete.                     spec: server/utilities/completion"""
+    entry = _completion_target(server, params.get("ref"))
+    entry.check_scopes(ctx.principal)
+    argument, context = params.get("argument"), params.get("context") or {}
+    if not (
+        isinstance(argument, dict)
+        and isinstance(argument.get("name"), str)
+        and isinstance(argument.get("value"), str)
+    ):
+        raise InvalidParams("params.argument needs a name and a value, both strings")
+    known = context.get("arguments", {}) if isinstance(context, dict) else None
+    if not isinstance(known, dict):
+        raise InvalidParams("params.context.arguments must be an object")
+    if argument["name"] not in entry.parameters.schema["properties"]:
+        raise InvalidParams(f"{entry.name} has no argument {argument['name'][:100]!r}")
+    completer = server._completers.get((entry.name, argument["name"]))
+    if completer is None:
+        return {"completion": {"values": [], "total": 0, "hasMore": False}}
+    given = {"value": argument["value"], "arguments": known}
+    wanted = completer.parameters.schema["properties"]
+    found = await completer.call(ctx, {k: v for k, v in given.items() if k in wanted})
+    values = [str(value) for value in found]
+    return {
+        "completion": {
+            "values": values[:MAX_COMPLETIONS],
+            "total": len(values),
+            "hasMore": len(values) > MAX_COMPLETIONS,
+        }
+    }
+
+
+def _completion_target(server: Server, ref: JSON) -> _Entry:
+    """Find what a completion reference names. completion-03: else SHOULD be -32602."""
+    kinds = {"ref/prompt": ("prompts", "name"), "ref/resource": ("templates", "uri")}
+    if not isinstance(ref, dict) or ref.get("type") not in kinds:
+        raise InvalidParams(f"params.ref.type must be one of {', '.join(kinds)}")
+    kind, member = kinds[ref["type"]]
+    key = str(ref.get(member))
+    entry: _Entry | None = server._registries[kind].get(key)
+    if entry is None and kind == "templates":
+        entry = server._registries["resources"].get(key)
+    if entry is None:
+        raise InvalidParams(f"params.ref names nothing that exists: {key[:100]!r}")
+    return entry
+
+
+async def _listen(server: Server, ctx: Context, params: JSON) -> JSON:
+    """Answer subscriptions/listen: it ends when the server shuts down."""
+    wanted = params.get("notifications")
+    if not isinstance(wanted, dict):
+        raise InvalidParams("params.notifications must be an object")
+    if len(server.subscriptions) >= LISTEN_STREAMS:
+        raise Overloaded(f"{LISTEN_STREAMS} listen streams are open")
+    honoured: dict[str, JSON] = {}
+    keys: list[Hashable] = []
+    # subscriptions-01: MUST NOT send what was not asked for
+    for name, value in wanted.items():
+        agree = server._filters.get(name)
+        agreed, more = agree(ctx, value) if agree else (None, ())
+        if agreed is not None:
+            honoured[name] = agreed
+            keys.extend(more)
+    subscription = _Subscription(ctx.request.id, keys)
+    server.subscriptions.add(subscription)
+    try:
+        # subscriptions-02: MUST be the first message
+        await ctx._send(
+            subscription.tag(
+                "notifications/subscriptions/acknowledged", {"notifications": honoured}
+            )
+        )
+        while not subscription.ended:
+            await subscription.wait()
+            for message in subscription.take():
+                await ctx._send(message)
+    finally:
+        server.subscriptions.remove(subscription)
+    # subscriptions-07, subscriptions-08: SHOULD end with a result
+    return {"_meta": {META_SUBSCRIPTION_ID: ctx.request.id}}
+
+
+def _list_filter(feature: str) -> Callable[[str], ListenFilter]:
+    def named(event: str) -> ListenFilter:
+        def agree(ctx: Context, value: JSON) -> tuple[JSON, Iterable[Hashable]]:
+            if not isinstance(value, bool):
+                raise InvalidParams(f"params.notifications.{event} must be a boolean")
+            offered = value and ctx.server._has(feature)
+            return (True, (event,)) if offered else (None, ())
+
+        return agree
+
+    return named
+
+
+def _resource_filter(ctx: Context, value: JSON) -> tuple[JSON, Iterable[Hashable]]:
+    """Honour the URIs that exist or match a template, and that the caller may read."""
+    if not isinstance(value, list) or not all(isinstance(uri, str) for uri in value):
+        raise InvalidParams(
+            "params.notifications.resourceSubscriptions must be an array of strings"
+        )
+    if not ctx.server._has("resources"):
+        return None, ()
+    honoured = []
+    for uri in dict.fromkeys(value[:MAX_SUBSCRIBED]):
+        found = _find_resource(ctx.server, uri)
+        if found is not None and found[0].visible(ctx.principal):
+            honoured.append(uri)
+    return honoured, [("resourceSubscriptions", uri) for uri in honoured]
+
+
+_RESOURCES_CHANGED = "resourcesListChanged", "notifications/resources/list_changed"
+_UNSTRUCTURED = (str, type(None), Content, Result)
+FILTERS: dict[str, ListenFilter] = {
+    "toolsListChanged": _list_filter("tools")("toolsListChanged"),
+    "promptsListChanged": _list_filter("prompts")("promptsListChanged"),
+    "resourcesListChanged": _list_filter("resources")("resourcesListChanged"),
+    "resourceSubscriptions": _resource_filter,
+}
+# mrtr-05: of these, only the three that ask may answer `input_required`
+METHODS: dict[str, Method] = {
+    "server/discover": Method(_discover, cacheable=True),
+    "tools/list": Method(_lister("tools", "tools"), "tools", cacheable=True),
+    "tools/call": Method(_call_tool, "tools", asks=True),
+    "resources/list": Method(
+        _lister("resources", "resources"), "resources", cacheable=True
+    ),
+    "resources/templates/list": Method(
+        _lister("templates", "resourceTemplates"), "resources", cacheable=True
+    ),
+    "resources/read": Method(_read_resource, "resources", cacheable=True, asks=True),
+    "prompts/list": Method(_lister("prompts", "prompts"), "prompts", cacheable=True),
+    "prompts/get": Method(_get_prompt, "prompts", asks=True),
+    "completion/complete": Method(_complete, "completions"),
+    "subscriptions/listen": Method(_listen),
+}
+
+
+# ==================================================================================
+# Appendix A: JSON Schema 2020-12
+# https://json-schema.org/draft/2020-12/json-schema-core
+# ==================================================================================
+#
+#   Schema({...}) -> check against the meta-schema -> index $id and anchors
+#                 -> compile each keyword to a closure -> violations(value)
+#
+# A schema becomes one function, `check(value, run, depth)`, that calls the functions
+# of its keywords. They return nothing if the value fits, and failures otherwise. A
+# failure stays a bare tuple until somebody wants to read it, because `anyOf` throws
+# most of them away; its path grows from the inside out, so a fit pays for none.
+#
+# `unevaluatedProperties` and `unevaluatedItems` must know what their neighbours looked
+# at. Only the schemas that such a keyword can see write notes (`run.notes`).
+#
+# Nothing is ever fetched: a reference leads into the schema itself, into `resources`,
+# or to the meta-schemas below. Anything else is an error at construction.
+
+SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+SCHEMA_STEPS = 100_000  # sub-schema evaluations allowed in one validation
+SCHEMA_DEPTH = 150  # nesting of evaluations; each takes 2 to 4 of Python's 1000 frames
+# `re` can't be interrupted. The bound below tames patterns of polynomial cost; against
+# exponential ones, such as (a+)+$, only the author of the schema can help.
+SCHEMA_PATTERN_INPUT = 10_000  # characters of a string that a pattern may look at
+_SHOWN = 60  # characters of a value that a message shows
+
+
+class SchemaError(ValueError):
+    """Refuse a schema: invalid, of another dialect, unresolvable or too expensive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Say where a value breaks the schema, which keyword it breaks, and how."""
+
+    path: tuple[str | int, ...]
+    keyword: str
+    message: str
+
+    def __str__(self) -> str:
+        """Return `address.lines[2]: message`, or the message alone at the root."""
+        keys = (f"[{k}]" if isinstance(k, int) else f".{k}" for k in self.path)
+        where = "".join(keys).removeprefix(".")
+        return f"{where}: {self.message}" if self.path else self.message
+
+
+class Schema:
+    """Compile a schema once; validate any number of values with it, from any thread.
+
+    `schema` and `value` are what `json.loads` gives. `resources` maps the URIs that
+    `$ref` and `$schema` may name to documents. `format` asserts only if `formats` is
+    true. Raises `SchemaError` at once for a schema that can't be used, and later for a
+    value that takes more than `steps` evaluations of sub-schemas, nests them deeper
+    than `SCHEMA_DEPTH`, or puts a string over `SCHEMA_PATTERN_INPUT` to a pattern.
+    """
+
+    def __init__(
+        self,
+        schema: JSON,
+        *,
+        resources: Mapping[str, JSON] | None = None,
+        formats: bool = False,
+        steps: int = SCHEMA_STEPS,
+    ) -> None:
+        if not isinstance(schema, (dict, bool)):
+            raise SchemaError(f"#: expected object or boolean, got {_show(schema)}")
+        self._steps = steps
+        try:
+            compiler = _Compiler(_META_SCHEMAS | dict(resources or {}), formats)
+            root = compiler.compile(schema)
+        except RecursionError:
+            raise SchemaError("the schema is nested too deeply") from None
+        self._check = root.check
+        self._scope = (root.resource,)
+
+    def violations(self, value: JSON, limit: int = 10) -> list[Violation]:
+        """Return up to `limit` violations; [] if the value is valid."""
+        failures = self._failures(value, limit)
+        if not failures:
+            return []
+        return [
+            Violation(path, word, _message(word, tell, got))
+            for path, word, tell, got in failures[:limit]
+        ]
+
+    def is_valid(self, value: JSON) -> bool:
+        """Return whether the value is valid; stop at the first violation."""
+        return not self._failures(value, 1)
+
+    def _failures(self, value: JSON, limit: int) -> list[_Failure]:
+        try:
+            return self._check(value, _Run(self._steps, limit, self._scope), 0) or []
+        except RecursionError:
+            raise SchemaError("the value is nested too deeply") from None
+
+
+# ---- What all keywords share ----
+
+_Tell = str | Callable[[Any], str]  # what was expected, or what to say of the value
+_Failure = tuple[tuple[str | int, ...], str, _Tell, JSON]  # path, keyword, tell, value
+_Found = list[_Failure] | None
+_Check = Callable[[JSON, "_Run", int], _Found]
+_Maker = Callable[["_Place", str, Any], _Check | None]  # (place, keyword, its value)
+
+
+_NO_NOTES: set[str | int] = set()  # stands in where no schema is tracked
+
+
+class _Run:
+    """Hold the state of one validation."""
+
+    __slots__ = ("steps", "limit", "scope", "notes")
+
+    def __init__(self, steps: int, limit: int, scope: tuple[_Resource, ...]) -> None:
+        self.steps = steps  # evaluations left
+        self.limit = limit  # failures after which looking further is pointless
+        self.scope = scope  # resources entered, outermost first, for $dynamicRef
+        self.notes = _NO_NOTES  # names or indices evaluated, if tracked
+
+
+def _accept(value: JSON, run: _Run, depth: int) -> _Found:
+    return None
+
+
+def _refuse(value: JSON, run: _Run, depth: int) -> _Found:
+    return [((), "false", "no value at all", value)]
+
+
+def _node(checks: list[_Check]) -> _Check:
+    """Join the keywords of one schema, and charge for each evaluation."""
+
+    only = checks[0] if len(checks) == 1 else None  # worth a tenth of the time
+
+    def check(value: JSON, run: _Run, depth: int) -> _Found:
+        run.steps -= 1
+        if run.steps < 0 or depth > SCHEMA_DEPTH:
+            raise _exhausted(run)
+        if only:
+            return only(value, run, depth)
+        failures: _Found = None
+        for keyword in checks:
+            found = keyword(value, run, depth)
+            if found:
+                failures = failures + found if failures else found
+                # After a wrong type, the other keywords would only add noise.
+                if len(failures) >= run.limit or found[0][:2] == ((), "type"):
+                    break
+        return failures
+
+    return check
+
+
+def _exhausted(run: _Run) -> SchemaError:
+    if run.steps < 0:
+        return SchemaError("too many evaluations of sub-schemas for one value")
+    return SchemaError(f"sub-schemas nest deeper than {SCHEMA_DEPTH} for one value")
+
+
+def _tracked(node: _Check, late: list[_Check], merge: bool) -> _Check:
+    """Give a schema its own notes; run `unevaluated*` last; pass notes on if it fits.
+
+    `merge` is false if the parent's notes are about another value.
+    """
+
+    def check(value: JSON, run: _Run, depth: int) -> _Found:
+        outer, run.notes = run.notes, set()
+        failures = node(value, run, depth)
+        for keyword in late:
+            failures = failures or keyword(value, run, depth)
+        if merge and not failures:
+            outer |= run.notes
+        run.notes = outer
+        return failures
+
+    return check
+
+
+# ---- Messages and values ----
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "null": (type(None),),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+    "string": (str,),
+    "array": (list,),
+    "object": (dict,),
+}
+
+
+def _show(value: JSON) -> str:
+    """Write a value for people and models: strings in quotes, the rest as JSON, cut."""
+    if isinstance(value, str):
+        return repr(value[:_SHOWN]) + ("..." if len(value) > _SHOWN else "")
+    text = ""
+    try:
+        # Piece by piece, so that a huge value costs no more than what is shown.
+        for piece in json.JSONEncoder(ensure_ascii=False).iterencode(value):
+            text += piece
+            if len(text) > _SHOWN:
+                return text[:_SHOWN] + "..."
+    except (TypeError, ValueError):  # not JSON, or a number of too many digits
+        return f"a value of type {type(value).__name__}"
+    return text
+
+
+def _show_all(values: Iterable[JSON]) -> str:
+    shown = [_show(value) for value in itertools.islice(values, 21)]
+    return ", ".join(shown[:20]) + (", ..." if len(shown) > 20 else "")
+
+
+def _message(keyword: str, tell: _Tell, got: JSON) -> str:
+    if callable(tell):
+        return tell(got)
+    names = (name for name, kinds in _TYPES.items() if type(got) in kinds)
+    name = next(names, type(got).__name__)
+    kind = f" ({name})" if keyword == "type" and got is not None else ""
+    return f"expected {tell}, got {_show(got)}{kind}"
+
+
+def _is(value: JSON, name: str) -> bool:
+    """Return whether a value is of a JSON type: 1.0 is an integer, true is not."""
+    if isinstance(value, bool):
+        return name == "boolean"
+    if name == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, _TYPES[name])
+
+
+def _key(value: JSON) -> Any:
+    """Return a hashable stand-in: equal for equal JSON (1 is 1.0, but not true)."""
+    if isinstance(value, bool):
+        return bool, value
+    if isinstance(value, (int, float)) and 2**53 < abs(value) < float("inf"):
+        # hash(n) is n modulo 2**61-1: without the text, a hostile list of multiples
+        # of that number would make uniqueItems quadratic.
+        return int, hex(int(value))
+    if isinstance(value, list):
+        return list, tuple(map(_key, value))
+    if isinstance(value, dict):
+        return dict, frozenset((name, _key(item)) for name, item in value.items())
+    return value
+
+
+def _is_multiple(value: int | float, step: int | float) -> bool:
+    """Divide exactly, and take floats for the decimals they were written as."""
+    if isinstance(value, int) and isinstance(step, int):
+        return value % step == 0
+    if value != value or abs(value) == float("inf"):
+        return False
+    (top, bottom), (step_top, step_bottom) = _ratio(value), _ratio(step)
+    return top * step_bottom % (bottom * step_top) == 0
+
+
+def _ratio(value: int | float) -> tuple[int, int]:
+    number = value if isinstance(value, int) else Decimal(repr(value))
+    return number.as_integer_ratio()
+
+
+# ---- Keywords that look at the value itself ----
+
+
+def _leaf(
+    kind: type | tuple[type, ...], fits: Callable[[Any, Any], object], text: str
+) -> _Maker:
+    """Return the maker of a keyword that tests values of one kind."""
+
+    def make(place: _Place, word: str, wanted: Any) -> _Check:
+        tell = text.format(_show(wanted))
+
+        def check(value: JSON, run: _Run, depth: int) -> _Found:
+            if not isinstance(value, kind) or isinstance(value, bool):
+                return None
+            return None if fits(value, wanted) else [((), word, tell, value)]
+
+        return check
+
+    return make
+
+
+def _at_least(value: JSON, size: int) -> bool:
+    return len(value) >= size
+
+
+def _at_most(value: JSON, size: int) -> bool:
+    return len(value) <= size
+
+
+def _is_unique(value: list[JSON], wanted: bool) -> bool:
+    return not wanted or len(set(map(_key, value))) == len(value)
+
+
+def _type(place: _Place, word: str, wanted: str | list[str]) -> _Check:
+    names = [wanted] if isinstance(wanted, str) else wanted
+    exact = frozenset(kind for name in names for kind in _TYPES[name])
+    tell = " or ".join(names)
+
+    def check(value: JSON, run: _Run, depth: int) -> _Found:
+        # The exact type decides nearly always; _is knows 1.0 and subclasses.
+        if type(value) in exact or any(_is(value, name) for name in names):
+            return None
+        return [((), word, tell, value)]
+
+    return check
+
+
+def _enum(place: _Place, word: str, allowed: list[JSON]) -> _Check:
+    keys = {_key(item) for item in allowed}
+    tell = f"one of {_show_all(allowed)}" if len(allowed) > 1 else _show_all(allowed)
+
+    def check(value: JSON, run: _Run, depth: int) -> _Found:
+        return None if _key(value) in keys else [((), word, tell, value)]
+
+    return check
+
+
+def _const(place: _Place, word: str, wanted: JSON) -> _Check:
+    return _enum(place, word, [wanted])
+
+
+def _pattern(place: _Place, word: str, pattern: str) -> _Check | None:
+    search = place.search(pattern, word)
+    make = _leaf(str, lambda text, _: search(text), "a string that matches {}")
+    return make(place, word, pattern)
+
+
+def _format(place: _Place, word: str, name: str) -> _Check | None:
+    test = _FORMATS.get(name)
+    if test is None or not place.compiler.formats:
+        return None
+    fits = test
+    make = _leaf(str, lambda text, _: fits(text), "a string in the format {}")
+    return make(place, word, name)
+
+
+def _required(place: _Place, word: str, names: list[str]) -> _Check:
+    tell = "missing required property {!r}".format
+
+    def check(value: JSON, run: _Run, depth: int) -> _Found:
+        if not isinstance(value, dict):
+            return None
+        for name in names:
+            if name not in value:
+                return [((), word, tell, name) for name in names if name not in value]
+        return None
+
+    return check
+
+
+def _dependent_required(
+    place: _Place, word: str, table: dict[str, list[str]]
+) -> _Check:
+    pairs = [(name, cause) for cause, names in table.items() for name in names]
+    tell = "missing property {0[0]!r}, which {0[1]!r} requires".format
+
+    def check(value: JSON, run: _Run, depth: int) -> _Found:
+        if not isinstance(value, dict):
+            return None
+        missing = [p for p in pairs if p[1] in value and p[0] not in value]
+        return [((), word, tell, pair) for pair in missing]
+
+    return check
+
+
+# ---- Keywords that apply sub-schemas to members of the value ----
+
+_Pairs = Iterable[tuple[Any, _Check]]  # name or index, and the check for what is there
+
+
+def _members(
+    place: _Place,
+    word: str,
+    kind: type[Any],
+    select: Callable[[Any, _Run], _Pairs],
+    unexpected: Callable[[Any], str],
+) -> _Check:
+    """Check the members that `select` picks; those under `false` are unexpected."""
+    track = place.track
+
+    def check(value: JSON, run: _Run, depth: int) -> _Found:
+        if not isinstance(value, kind):
+            return None
+        failures: list[_Failure] = []
+        for key, child in select(value, run):
+            if track:
+                run.notes.add(key)
+            found = child(value[key], run, depth + 1)
+            if not found:
+                continue
+            if child is _refuse:
+                failures.append(((), word, unexpected, key))
+            else:
+                failures += _under(key, found)
+            if len(failures) >= run.limit:
+                break
+        return failures
+
+    return check
+
+
+def _under(key: str | int, found: list[_Failure]) -> list[_Failure]:
+    return [((key, *path), word, tell, got) for path, word, tell, got in found]
+
+
+_unexpected_name = "unexpected property {!r}".format
+_unexpected_item = "unexpected item at index {}".format
+
+
+def _properties(place: _Place, word: str, table: dict[str, JSON]) -> _Check:
+    children = [(name, place.child(s, word, name)) for name, s in table.items()]
+
+    track = place.track
+
+    # The loop of _members once more: this keyword is in nearly every schema, and this
+    # form takes half the time.
+    def check(value: JSON, run: _Run, depth: int) -> _Found:
+        if not isinstance(value, dict):
+            return None
+        failures: list[_Failure] = []
+        depth += 1
+        for name, child in children:
+            if name in value:
+                found = child(value[name], run, depth)
+                if found:
+                    failures += _under(name, found)
+                    if len(failures) >= run.limit:
+                        break
+        if track:
+            run.notes |= table.keys() & value.keys()
+        return failures
+
+    return check
+
+
+def _pattern_properties(place: _Place, word: str, table: dict[str, JSON]) -> _Check:
+    rules = [
+        (place.search(pattern, word), place.child(schema, word, pattern))
+        for pattern, schema in table.items()
+    ]
+
+    def select(value: dict[str, JSON], run: _Run) -> _Pairs:
+        return [(n, child) for n in value for search, child in rules if search(n)]
+
+    return _members(place, word, dict, select, _unexpected_name)
+
+
+def _additional_properties(place: _Place, word: str, schema: JSON) -> _Check | None:
+    names = frozenset(place.schema.get("properties", ()))
+    patterns = place.schema.get("patternProperties", ())
+    searches = [place.search(pattern, "patternProperties") for pattern in patterns]
+    child = place.child(schema, word)
+    if child is _accept and not place.track:
+        return None
+
+    def select(value: dict[str, JSON], run: _Run) -> _Pairs:
+        rest = [name for name in value if name not in names]
+        return [(n, child) for n in rest if not any(find(n) for find in searches)]
+
+    tell = functools.partial(_tell_unexpected, names)
+    check_rest = _members(place, word, dict, select, tell)
+
+    def check(value: JSON, run: _Run, depth: int) -> _Found:
+        if isinstance(value, dict) and names.issuperset(value):  # the usual case
+            return None
+        return check_rest(value, run, depth)
+
+    return check
+
+
+def _tell_unexpected(names: frozenset[str], name: str) -> str:
+    close = difflib.get_close_matches(name[:_SHOWN], names, 1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    allowed = ", ".join(sorted(names)[:20]) + (", ..." if len(names) > 20 else "")
+    return f"unexpected property {_show(name)}; allowed: {allowed or 'none'}{hint}"
+
+
+def _property_names(place: _Place, word: str, schema: JSON) -> _Check:
+    child = place.child(schema, word)
+
+    def check(value: JSON, run: _Run, depth: int) -> _Found:
+        failures: list[_Failure] = []
+        for name in value if isinstance(value, dict) else ():
+            for _, inner, tell, got in child(name, run, depth + 1) or ():
+                about = functools.partial(_tell_name, name, inner, tell)
+                failures.append(((), word, about, got))
+        return failures
+
+    return check
+
+
+def _tell_name(name: str, inner: str, tell: _Tell, got: JSON) -> str:
+    return f"property name {_show(name)}: {_message(inner, tell, got)}"
+
+
+def _prefix_items(place: _Place, word: str, schemas: list[JSON]) -> _Check:
+    children = [place.child(s, word, index) for index, s in enumerate(schemas)]
+
+    def select(value: list[JSON], run: _Run) -> _Pairs:
+        return zip(range(len(value)), children)
+
+    return _members(place, word, list, select, _unexpected_item)
+
+
+def _items(place: _Place, word: str, schema: JSON) -> _Check | None:
+    start = len(place.schema.get("prefixItems", ()))
+    child = place.child(schema, word)
+    if child is _accept and not place.track:
+        return None
+
+    def select(value: list[JSON], run: _Run) -> _Pairs:
+        return ((index, child) for index in range(start, len(value)))
+
+    return _members(place, word, list, select, _unexpected_item)
+
+
+def _unevaluated(kind: type[Any], unexpected: Callable[[Any], str]) -> _Maker:
+    def make(place: _Place, word: str, schema: JSON) -> _Check:
+        child = place.child(schema, word)
+
+        def select(value: JSON, run: _Run) -> _Pairs:
+            keys = value if kind is dict else range(len(value))
+            return [(key, child) for key in keys if key not in run.notes]
+
+        return _members(place, word, kind, select, unexpected)
+
+    return make
+
+
+def _contains(place: _Place, word: str, schema: JSON) -> _Check:
+    child, track = place.child(schema, word), place.track
+    least = place.schema.get("minContains", 1)
+    most = place.schema.get("maxContains", float("inf"))
+    upper = "" if most == float("inf") else f" and at most {most}"
+    tell = f"at least {least}{upper} items that match `contains`"
+
+    def check(value: JSON, run: _Run, depth: int) -> _Found:
+        if not isinstance(value, list):
+            return None
+        hits = [i for i, item in enumerate(value) if not child(item, run, depth + 1)]
+        if track:
+            run.notes.update(hits)
+        return None if least <= len(hits) <= most else [((), word, tell, len(hits))]
+
+    return check
+
+
+# ---- Keywords that apply sub-schemas to the same value ----
+
+
+def _all_of(place: _Place, word: str, schemas: list[JSON]) -> _Check:
+    branches = place.branches(schemas, word)
+
+    def check(value: JSON, run: _Run, depth: int) -> _Found:
+        failures: list[_Failure] = []
+        for branch in branches:
+            failures += branch(value, run, depth + 1) or ()
+            if len(failures) >= run.limit:
+                break
+        return failures
+
+    return check
+
+
+def _any_of(place: _Place, word: str, schemas: list[JSON]) -> _Check:
+    branches, track = place.branches(schemas, word), place.track
+
+    def check(value: JSON, run: _Run, depth: int) -> _Found:
+        failed: list[list[_Failure]] = []
+        for branch in branches:
+            found = branch(value, run, depth + 1)
+            if found:
+                failed.append(found)
+            elif not track:  # if tracked, each branch that fits adds its notes
+                return None
+        return _no_branch(word, failed, value) if len(failed) == len(branches) else None
+
+    return check
+
+
+def _one_of(place: _Place, word: str, schemas: list[JSON]) -> _Check:
+    branches = place.branches(schemas, word)
+    tell = "expected exactly one form of oneOf to fit, but forms {} fit".format
+
+    def check(value: JSON, run: _Run, depth: int) -> _Found:
+        results = [branch(value, run, depth + 1) for branch in branches]
+        fits = [index for index, found in enumerate(results) if not found]
+        if len(fits) > 1:
+            return [((), word, tell, fits)]
+        failed = [found for found in results if found]
+        return None if fits else _no_branch(word, failed, value)
+
+    return check
+
+
+def _no_branch(word: str, failed: list[list[_Failure]], value: JSON) -> _Found:
+    """Choose what to say if no branch fits: the failures of the nearest one, or all.
+
+    Near is a branch of the right type; nearer, one whose constants agree too (they are
+    the usual tags of a union).
+    """
+    near = [found for found in failed if not _is_far(found[0])] or failed
+    tagged = [f for f in near if all(one[1] not in ("const", "enum") for one in f)]
+    for choice in (near, tagged):
+        if len(choice) == 1:
+            return choice[0]
+    tells = [found[0][2] for found in near if not found[0][0]]
+    plain = [tell for tell in tells if isinstance(tell, str)]
+    if len(plain) == len(near):
+        names = list(dict.fromkeys(plain))
+        more = ["..."] if len(names) > 20 else []
+        return [((), word, " or ".join(names[:20] + more), value)]
+    return [((), word, functools.partial(_tell_forms, near), value)]
+
+
+def _is_far(failure: _Failure) -> bool:
+    path, word, tell, _ = failure
+    return not path and word in ("type", "anyOf", "oneOf") and isinstance(tell, str)
+
+
+def _tell_forms(near: list[list[_Failure]], value: JSON) -> str:
+    parts = []
+    for path, word, tell, got in (found[0] for found in near[:4]):
+        # A summary inside a summary stays short, or its length would be exponential.
+        nested = isinstance(tell, functools.partial) and tell.func is _tell_forms
+        text = "fits no form" if nested else _message(word, tell, got)
+        parts.append(str(Violation(path, word, text)))
+    more = "; or ..." if len(near) > 4 else ""
+    return f"fits none of {len(near)} forms: {'; or '.join(parts)}{more}"
+
+
+def _not(place: _Place, word: str, schema: JSON) -> _Check:
+    child = place.child(schema, word, in_place=True)
+    tell = f"a value that does not match {_show(schema)}"
+
+    def check(value: JSON, run: _Run, depth: int) -> _Found:
+        return None if child(value, run, depth + 1) else [((), word, tell, value)]
+
+    return check
+
+
+def _if(place: _Place, word: str, schema: JSON) -> _Check:
+    test, then, otherwise = (
+        place.child(place.schema.get(key, True), key, in_place=True)
+        for key in ("if", "then", "else")
+    )
+
+    def check(value: JSON, run: _Run, depth: int) -> _Found:
+        branch = otherwise if test(value, run, depth + 1) else then
+        return branch(value, run, depth + 1)
+
+    return check
+
+
+def _dependent_schemas(place: _Place, word: str, table: dict[str, JSON]) -> _Check:
+    rules = [(n, place.child(s, word, n, in_place=True)) for n, s in table.items()]
+
+    def check(value: JSON, run: _Run, depth: int) -> _Found:
+        failures: list[_Failure] = []
+        for name, child in rules if isinstance(value, dict) else ():
+            if name in value:
+                failures += child(value, run, depth + 1) or ()
+        return failures
+
+    return check
+
+
+def _defs(place: _Place, word: str, table: dict[str, JSON]) -> None:
+    # Compiled even if nobody refers to them, so that mistakes show at construction.
+    for name, schema in table.items():
+        place.child(schema, word, name)
+
+
+def _ref(place: _Place, word: str, ref: str) -> _Check:
+    return place.refer(*place.compiler.resolve(ref, place, word), ref)
+
+
+def _dynamic_ref(place: _Place, word: str, ref: str) -> _Check:
+    schema, resource = place.compiler.resolve(ref, place, word)
+    static = place.refer(schema, resource, ref)
+    landing = urldefrag(ref).fragment, place.track
+    if resource.dynamic.get(landing[0]) is not schema:
+        return static  # core 8.2.3.2: then it behaves like $ref
+    place.compiler.landings.add(landing)
+
+    def check(value: JSON, run: _Run, depth: int) -> _Found:
+        for outer in run.scope:
+            if landing in outer.landings:
+                return outer.landings[landing](value, run, depth + 1)
+        return static(value, run, depth)
+
+    return check
+
+
+_NUMBER = (int, float)
+# In order of evaluation: `type` first, `unevaluated*` after all that they must see.
+_KEYWORDS: dict[str, _Maker] = {
+    "type": _type,
+    "enum": _enum,
+    "const": _const,
+    "minimum": _leaf(_NUMBER, operator.ge, "a number >= {}"),
+    "maximum": _leaf(_NUMBER, operator.le, "a number <= {}"),
+    "exclusiveMinimum": _leaf(_NUMBER, operator.gt, "a number > {}"),
+    "exclusiveMaximum": _leaf(_NUMBER, operator.lt, "a number < {}"),
+    "multipleOf": _leaf(_NUMBER, _is_multiple, "a multiple of {}"),
+    "minLength": _leaf(str, _at_least, "a string of at least {} characters"),
+    "maxLength": _leaf(str, _at_most, "a string of at most {} characters"),
+    "pattern": _pattern,
+    "format": _format,
+    "minItems": _leaf(list, _at_least, "an array of at least {} items"),
+    "maxItems": _leaf(list, _at_most, "an array of at most {} items"),
+    "uniqueItems": _leaf(list, _is_unique, "an array without equal items"),
+    "minProperties": _leaf(dict, _at_least, "an object of at least {} properties"),
+    "maxProperties": _leaf(dict, _at_most, "an object of at most {} properties"),
+    "required": _required,
+    "dependentRequired": _dependent_required,
+    "properties": _properties,
+    "patternProperties": _pattern_properties,
+    "additionalProperties": _additional_properties,
+    "propertyNames": _property_names,
+    "prefixItems": _prefix_items,
+    "items": _items,
+    "contains": _contains,
+    "$defs": _defs,
+    "$ref": _ref,
+    "$dynamicRef": _dynamic_ref,
+    "allOf": _all_of,
+    "anyOf": _any_of,
+    "oneOf": _one_of,
+    "not": _not,
+    "if": _if,
+    "dependentSchemas": _dependent_schemas,
+    "unevaluatedProperties": _unevaluated(dict, _unexpected_name),
+    "unevaluatedItems": _unevaluated(list, _unexpected_item),
+}
+
+# ---- Compiling: resources, places, references ----
+
+
+@dataclass(slots=True, eq=False)
+class _Resource:
+    """A schema with a URI of its own, and what a reference can name in it."""
+
+    uri: str
+    root: JSON
+    keywords: Mapping[str, _Maker]  # of its dialect
+    anchors: dict[str, JSON] = field(default_factory=dict)
+    dynamic: dict[str, JSON] = field(default_factory=dict)
+    landings: dict[tuple[str, bool], _Check] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    """A schema where it stands: what a maker needs to compile one of its keywords."""
+
+    compiler: _Compiler
+    resource: _Resource
+    schema: JSON
+    where: str  # for messages: "#/properties/a"
+    merge: bool  # whether the parent wants the notes of this schema
+    track: bool = False  # whether keywords must write notes
+    built: bool = False
+    check: _Check = _accept
+
+    def build(self) -> _Place:
+        """Compile the schema, unless that has been done."""
+        if self.built or self.schema is True:
+            return self
+        self.built = True
+        if self.schema is False:
+            self.check = _refuse
+            return self
+        makers = self.resource.keywords
+        words = [word for word in makers if word in self.schema]
+        self.track = self.merge or not _LATE.isdisjoint(words)
+        made = {word: makers[word](self, word, self.schema[word]) for word in words}
+        late = [c for word, c in made.items() if c and word in _LATE]
+        soon = [c for word, c in made.items() if c and word not in _LATE]
+        if soon or late:
+            self.check = _node(soon)
+        if self.track:
+            self.check = _tracked(self.check, late, self.merge)
+        return self
+
+    def child(self, schema: JSON, *keys: str | int, in_place: bool = False) -> _Check:
+        """Compile a sub-schema; `in_place` if it applies to the same value."""
+        where = self.where + _pointer(keys)
+        owner = self.compiler.owners.get(id(schema), self.resource)
+        place = self.compiler.place(schema, owner, where, in_place and self.track)
+        return self._call(place, place.build().check)
+
+    def branches(self, schemas: list[JSON], word: str) -> list[_Check]:
+        """Compile a list of sub-schemas for the same value."""
+        return [
+            self.child(schema, word, index, in_place=True)
+            for index, schema in enumerate(schemas)
+        ]
+
+    def refer(self, schema: JSON, resource: _Resource, where: str) -> _Check:
+        """Return a check for a schema that is compiled later: it may be this one."""
+        place = self.compiler.place(schema, resource, where, self.track)
+        self.compiler.pending.append(place)
+
+        def check(value: JSON, run: _Run, depth: int) -> _Found:
+            return place.check(value, run, depth + 1)
+
+        return self._call(place, check)
+
+    def _call(self, place: _Place, check: _Check) -> _Check:
+        # Resources without dynamic anchors can't matter to any $dynamicRef.
+        same = place.resource is self.resource or not place.resource.dynamic
+        return check if same else _entering(place)
+
+    def search(self, pattern: str, word: str) -> Callable[[str], object]:
+        """Return the search function of an ECMA-262 pattern, bounded in its input."""
+        try:
+            search = _regex(pattern).search
+        except (re.error, ValueError, OverflowError) as error:
+            text = f"{self.where}/{word}: {pattern!r} is no valid pattern: {error}"
+            raise SchemaError(text) from None
+
+        def bounded(text: str) -> object:
+            if len(text) > SCHEMA_PATTERN_INPUT:
+                raise SchemaError(f"{len(text)} characters are too long for a pattern")
+            return search(text)
+
+        return bounded
+
+
+def _entering(place: _Place) -> _Check:
+    """Put the resource of `place` in the dynamic scope while it is evaluated."""
+
+    def check(value: JSON, run: _Run, depth: int) -> _Found:
+        outer = run.scope
+        run.scope = (*outer, place.resource)
+        found = place.check(value, run, depth + 1)
+        run.scope = outer
+        return found
+
+    return check
+
+
+class _Compiler:
+    """Find, check, index and compile all that one schema leads to."""
+
+    def __init__(self, documents: Mapping[str, JSON], formats: bool) -> None:
+        self.documents = {uri.rstrip("#"): doc for uri, doc in documents.items()}
+        self.formats = formats
+        self.resources: dict[str, _Resource] = {}
+        self.owners: dict[int, _Resource] = {}  # by id() of a schema object
+        self.places: dict[tuple[int, int, bool], _Place] = {}
+        self.pending: list[_Place] = []
+        self.landings: set[tuple[str, bool]] = set()  # names of $dynamicRef, tracked?
+
+    def compile(self, schema: JSON) -> _Place:
+        """Compile a schema and whatever it refers to, directly or not."""
+        root = self.place(schema, self.load("", schema), "#", False)
+        self.pending.append(root)
+        while self.pending:
+            self.pending.pop().build()
+            if not self.pending:
+                self._land()
+        return root
+
+    def _land(self) -> None:
+        """Compile each schema where a $dynamicRef may land."""
+        for resource in self.resources.values():
+            for name, track in self.landings - resource.landings.keys():
+                if name in resource.dynamic:
+                    where = f"{resource.uri}#{name}"
+                    place = self.place(resource.dynamic[name], resource, where, track)
+                    self.pending.append(place)
+                    resource.landings[name, track] = _entering(place)
+
+    def place(
+        self, schema: JSON, resource: _Resource, where: str, merge: bool
+    ) -> _Place:
+        """Return the one place of a schema object in a resource."""
+        key = id(schema), id(resource), merge
+        if key not in self.places:
+            self.places[key] = _Place(self, resource, schema, where, merge)
+        return self.places[key]
+
+    def load(self, uri: str, schema: JSON) -> _Resource:
+        """Check and index a document; return the resource at its root."""
+        dialect = schema.get("$schema") if isinstance(schema, dict) else None
+        resource = _Resource(uri, schema, self._keywords(dialect, uri))
+        self.resources[uri] = resource
+        self._admit(schema, resource, dialect, uri + "#")
+        return resource
+
+    def _keywords(self, dialect: JSON, uri: str) -> Mapping[str, _Maker]:
+        """Return the keywords of a dialect: those of the vocabularies it names."""
+        name = _dialect(dialect)
+        if name == SCHEMA_DIALECT:
+            return _KEYWORDS
+        meta = self.documents.get(name)
+        if not isinstance(meta, dict):
+            raise SchemaError(
+                f"{uri}#/$schema: unsupported dialect {_show(dialect)}; "
+                f"supported is {SCHEMA_DIALECT!r}"
+            )
+        wanted = meta.get("$vocabulary", dict.fromkeys(_VOCABULARY_URIS, True))
+        if not isinstance(wanted, dict):
+            raise SchemaError(f"{name}#/$vocabulary: expected object")
+        for vocabulary, needed in wanted.items():
+            if needed and vocabulary not in _VOCABULARY_URIS:
+                raise SchemaError(f"{name}: unsupported vocabulary {vocabulary!r}")
+        known = {_VOCABULARY_URIS[v] for v in wanted if v in _VOCABULARY_URIS}
+        words = {word for v in known | {"core"} for word in _VOCABULARIES[v]}
+        return {word: make for word, make in _KEYWORDS.items() if word in words}
+
+    def _admit(
+        self, schema: JSON, resource: _Resource, dialect: JSON, where: str
+    ) -> None:
+        """Check a schema against the meta-schema of its dialect, then index it."""
+        # Our own meta-schemas are taken on trust: they can't check themselves.
+        if not any(schema is own for own in _META_SCHEMAS.values()):
+            name, documents = _dialect(dialect), self.documents
+            if name == SCHEMA_DIALECT or documents[name] is schema:
+                meta = _meta_schema()
+            else:
+                meta = Schema(documents[name], resources=documents)
+            for wrong in meta.violations(schema, 1):
+                raise SchemaError(f"{where}{_pointer(wrong.path)}: {wrong.message}")
+        self._index(schema, resource)
+
+    def _index(self, schema: JSON, resource: _Resource) -> None:
+        """Note the $id and the anchors of a schema and of its sub-schemas."""
+        if not isinstance(schema, dict) or id(schema) in self.owners:
+            return
+        if "$id" in schema:
+            uri = _join(resource.uri, schema["$id"])[0]
+            if schema is resource.root:
+                resource.uri = uri
+            else:
+                dialect = schema.get("$schema")
+                words = self._keywords(dialect, uri) if dialect else resource.keywords
+                resource = _Resource(uri, schema, words)
+            self.resources[uri] = resource
+        self.owners[id(schema)] = resource
+        if "$anchor" in schema:
+            resource.anchors[schema["$anchor"]] = schema
+        if "$dynamicAnchor" in schema:
+            resource.anchors[schema["$dynamicAnchor"]] = schema
+            resource.dynamic[schema["$dynamicAnchor"]] = schema
+        for word, value in schema.items():
+            for child in _sub_schemas(word, value):
+                self._index(child, resource)
+
+    def resolve(self, ref: str, place: _Place, word: str) -> tuple[JSON, _Resource]:
+        """Return the schema that a reference names, and the resource it is in."""
+        uri, fragment = _join(place.resource.uri, ref)
+        if uri not in self.resources and uri in self.documents:
+            self.load(uri, self.documents[uri])
+        try:
+            resource = self.resources[uri]
+            if fragment and not fragment.startswith("/"):
+                return resource.anchors[fragment], resource
+            schema = _follow(resource.root, unquote(fragment))
+        except (LookupError, ValueError):
+            schema = None
+        if not isinstance(schema, (dict, bool)):
+            raise SchemaError(
+                f"{place.where}/{word}: {ref!r} leads to no schema; documents are "
+                "never fetched, they can be given as `resources`"
+            )
+        if isinstance(schema, dict) and id(schema) not in self.owners:
+            # Below a keyword that we don't know, so it has not been checked yet.
+            self._admit(schema, resource, None, ref)
+        return schema, self.owners.get(id(schema), resource)
+
+
+def _dialect(uri: JSON) -> str:
+    return SCHEMA_DIALECT if uri is None else str(uri).rstrip("#")
+
+
+def _join(base: str, ref: str) -> tuple[str, str]:
+    """Resolve a reference; return its URI and its fragment."""
+    try:
+        uri, fragment = urldefrag(ref)
+        # urljoin can't join with bases such as urn:..., but a fragment always works.
+        return (urljoin(base, uri) if uri else base), fragment
+    except ValueError:
+        return ref, ""  # no URI at all, so nothing will be found under it
+
+
+def _pointer(keys: Iterable[str | int]) -> str:
+    """Write a JSON Pointer (RFC 6901)."""
+    escaped = (str(key).replace("~", "~0").replace("/", "~1") for key in keys)
+    return "".join(f"/{key}" for key in escaped)
+
+
+def _follow(document: JSON, pointer: str) -> JSON:
+    """Follow a JSON Pointer; raise LookupError or ValueError if it leads nowhere."""
+    for token in pointer.split("/")[1:]:
+        if isinstance(document, list):
+            document = document[int(token) if token.isdecimal() else len(document)]
+        elif isinstance(document, dict):
+            document = document[token.replace("~1", "/").replace("~0", "~")]
+        else:
+            raise LookupError(token)
+    return document
+
+
+def _sub_schemas(word: str, value: JSON) -> Iterable[JSON]:
+    shape = _SHAPES.get(word)
+    if shape is _SUB:
+        return (value,)
+    if shape is _SUB_LIST:
+        return tuple(value)
+    return tuple(value.values()) if shape is _SUB_MAP else ()
+
+
+# ---- The meta-schema, condensed ----
+
+_SUB: JSON = {"$dynamicRef": "#meta"}
+_SUB_LIST: JSON = {"type": "array", "minItems": 1, "items": _SUB}
+_SUB_MAP: JSON = {"type": "object", "additionalProperties": _SUB}
+_STRING: JSON = {"type": "string"}
+_FLAG: JSON = {"type": "boolean"}
+_NAMES: JSON = {"type": "array", "items": _STRING, "uniqueItems": True}
+_NAME: JSON = {"enum": list(_TYPES)}
+
+
+def _shaped(shape: JSON, words: str) -> dict[str, JSON]:
+    return dict.fromkeys(words.split(), shape)
+
+
+# Vocabulary -> keyword -> what its value must look like. Where a schema has sub-schemas
+# is read off this table too.
+_VOCABULARIES: dict[str, dict[str, JSON]] = {
+    "core": {
+        "$id": {"type": "string", "pattern": "^[^#]*#?$"},
+        **_shaped(_STRING, "$schema $ref $dynamicRef $comment"),
+        **_shaped(
+            {"type": "string", "pattern": "^[A-Za-z_][-A-Za-z0-9._]*$"},
+            "$anchor $dynamicAnchor",
+        ),
+        "$vocabulary": {"type": "object", "additionalProperties": _FLAG},
+        "$defs": _SUB_MAP,
+    },
+    "applicator": {
+        **_shaped(_SUB, "not if then else items contains"),
+        **_shaped(_SUB, "additionalProperties propertyNames"),
+        **_shaped(_SUB_LIST, "allOf anyOf oneOf prefixItems"),
+        **_shaped(_SUB_MAP, "properties patternProperties dependentSchemas"),
+    },
+    "unevaluated": _shaped(_SUB, "unevaluatedItems unevaluatedProperties"),
+    "validation": {
+        "type": {"anyOf": [_NAME, {**_NAMES, "items": _NAME, "minItems": 1}]},
+        "enum": {"type": "array"},
+        "const": True,
+        "multipleOf": {"type": "number", "exclusiveMinimum": 0},
+        **_shaped({"type": "number"}, "minimum maximum"),
+        **_shaped({"type": "number"}, "exclusiveMinimum exclusiveMaximum"),
+        **_shaped(
+            {"type": "integer", "minimum": 0},
+            "minLength maxLength minItems maxItems minContains maxContains "
+            "minProperties maxProperties",
+        ),
+        "pattern": _STRING,
+        "uniqueItems": _FLAG,
+        "required": _NAMES,
+        "dependentRequired": {"type": "object", "additionalProperties": _NAMES},
+    },
+    "meta-data": {
+        **_shaped(_STRING, "title description"),
+        **_shaped(_FLAG, "deprecated readOnly writeOnly"),
+        "default": True,
+        "examples": {"type": "array"},
+    },
+    "format-annotation": {"format": _STRING},
+    "content": {
+        **_shaped(_STRING, "contentEncoding contentMediaType"),
+        "contentSchema": _SUB,
+    },
+}
+_SHAPES = {word: form for v in _VOCABULARIES.values() for word, form in v.items()}
+_LATE = frozenset(_VOCABULARIES["unevaluated"])
+_BASE = SCHEMA_DIALECT.removesuffix("schema")
+_VOCABULARY_URIS = {f"{_BASE}vocab/{name}": name for name in _VOCABULARIES}
+_META_SCHEMAS: dict[str, JSON] = {
+    uri: {
+        "$id": uri,
+        "$dynamicAnchor": "meta",
+        "type": ["object", "boolean"],
+        "properties": words,
+    }
+    for uri, words in (
+        (SCHEMA_DIALECT, _SHAPES),
+        *((f"{_BASE}meta/{name}", words) for name, words in _VOCABULARIES.items()),
+    )
+}
+
+
+@functools.cache
+def _meta_schema() -> Schema:
+    return Schema(_META_SCHEMAS[SCHEMA_DIALECT])
+
+
+# ---- Patterns: ECMA-262 in Unicode mode, in terms of `re` ----
+
+_CHARS: dict[str, list[tuple[int, int]]] = {
+    "d": [(0x30, 0x39)],
+    "w": [(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)],
+    "s": [
+        *((0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0), (0x1680, 0x1680)),
+        *((0x2000, 0x200A), (0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F)),
+        *((0x3000, 0x3000), (0xFEFF, 0xFEFF)),
+    ],
+}
+_CATEGORIES = {  # long names of the common ones
+    **{"Letter": "L", "Lowercase_Letter": "Ll", "Uppercase_Letter": "Lu", "Mark": "M"},
+    **{"Number": "N", "Decimal_Number": "Nd", "digit": "Nd", "Punctuation": "P"},
+    **{"punct": "P", "Symbol": "S", "Separator": "Z", "Other": "C"},
+}
+_ECMA_TOKEN = re.compile(
+    r"\\(?P<set>[dDwWsS]|[pP]\{[^}]*\})"
+    r"|\\u\{(?P<code>[0-9A-Fa-f]+)\}"
+    r"|\\c(?P<control>[A-Za-z])"
+    r"|\\(?P<wrong>[ac-eg-jl-mo-qy-zAC-Z])"
+    r"|\\k<(?P<name>\w+)>"
+    r"|\(\?<(?![=!])|\[\^?\]?|\\.|.",
+    re.DOTALL,
+)
+_OUTSIDE_SETS = {
+    "$": r"\Z",  # Python's own $ also matches before a last newline
+    ".": r"[^\n\r\u2028\u2029]",
+    "[]": r"(?!)",
+    "[^]": r"[\s\S]",
+    "(?<": "(?P<",
+}
+
+
+@functools.lru_cache(256)
+def _regex(pattern: str) -> re.Pattern[str]:
+    """Compile an ECMA-262 pattern; raise re.error for what `re` can't express."""
+    parts: list[str] = []
+    inside = False  # of a set: [...]
+    for match in _ECMA_TOKEN.finditer(pattern):
+        token, kind = match[0], match.lastgroup
+        if kind == "wrong":
+            raise re.error(f"unknown escape {token}")
+        if kind == "set":
+            chars = _char_set(match["set"])
+            parts.append(chars if inside else f"[{chars}]")
+        elif kind == "code":
+            parts.append(f"\\U{int(match['code'], 16):08x}")
+        elif kind == "name":
+            parts.append(f"(?P={match['name']})")
+        elif kind == "control":
+            parts.append(f"\\x{ord(match['control']) % 32:02x}")
+        elif inside:
+            # `re` reserves these four characters in sets.
+            parts.append("".join("\\" + c if c in "[&~|" else c for c in token))
+            inside = not token.endswith("]") or token == r"\]"
+        else:
+            parts.append(_OUTSIDE_SETS.get(token, token))
+            inside = token in ("[", "[^")
+    return re.compile("".join(parts), re.ASCII)  # for \b: ours are explicit ranges
+
+
+@functools.cache
+def _char_set(name: str) -> str:
+    r"""Write \d, \s, \p{L} and so on, or the complement, as the inside of a set."""
+    ranges = _CHARS.get(name.lower()) or _category(name[2:-1].split("=")[-1])
+    if name[0].isupper():
+        starts = [0, *(last + 1 for _, last in ranges)]
+        ends = [*(first - 1 for first, _ in ranges), sys.maxunicode]
+        ranges = [pair for pair in zip(starts, ends) if pair[0] <= pair[1]]
+    return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in ranges)
+
+
+def _category(name: str) -> list[tuple[int, int]]:
+    """Return the ranges of a general category of Unicode; takes a tenth of a second."""
+    short = _CATEGORIES.get(name, name)
+    if not re.fullmatch("[A-Z][a-z]?", short):
+        raise re.error(f"unsupported property {name!r}")
+    category = unicodedata.category
+    codes = [c for c in range(sys.maxunicode + 1) if category(chr(c)).startswith(short)]
+    # Neighbours differ from their rank by the same amount.
+    groups = itertools.groupby(enumerate(codes), lambda pair: pair[1] - pair[0])
+    runs = [[code for _, code in group] for _, group in groups]
+    return [(run[0], run[-1]) for run in runs]
+
+
+# ---- Formats ----
+
+
+def _parses(parse: Callable[[str], object], text: str) -> bool:
+    try:
+        parse(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _matches(pattern: str) -> Callable[[str], bool]:
+    regex = re.compile(pattern, re.ASCII)
+    return lambda text: regex.fullmatch(text) is not None
+
+
+_date_like = _matches(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_is_time = _matches(
+    r"([01][0-9]|2[0-3]):[0-5][0-9]:([0-5][0-9]|60)(\.[0-9]+)?"
+    r"([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+)
+
+
+def _is_date(text: str) -> bool:
+    # fromisoformat alone would also take 20200101 and 2020-W01-1.
+    return _date_like(text) and _parses(datetime.date.fromisoformat, text)
+
+
+def _is_date_time(text: str) -> bool:
+    return _is_date(text[:10]) and text[10:11] in ("T", "t") and _is_time(text[11:])
+
+
+_FORMATS: dict[str, Callable[[str], bool]] = {
+    "date": _is_date,
+    "time": _is_time,
+    "date-time": _is_date_time,
+    "email": _matches(
+        r"[\w!#$%&'*+/=?^`{|}~-]+(\.[\w!#$%&'*+/=?^`{|}~-]+)*"
+        r"@[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?"
+    ),
+    "uri": _matches(
+        r"[A-Za-z][A-Za-z0-9+.-]*:([!#$&-;=?-Z_a-z~\[\]]|%[0-9A-Fa-f]{2})*"
+    ),
+    "uuid": _matches("[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"),
+    "ipv4": functools.partial(_parses, ipaddress.IPv4Address),
+    "ipv6": lambda text: "%" not in text and _parses(ipaddress.IPv6Address, text),
+}
+
+
+# ======================================================================================
+# Appendix B  Type hints and JSON Schema            spec: basic/index, JSON Schema Usage
+# ======================================================================================
+#
+#     hint ----> plan = schema    what a client may send, and what we promise to send
+#                       convert   validated JSON -> Python value (None: leave it alone)
+#                       fits      has a JSON value this shape? (chooses in unions)
+#
+#     arguments --validate--> convert --> handler(**kwargs) --> to_json --> result
+#
+# One walk over a hint builds all three, so they can't drift apart. Only types that
+# contain themselves go through $defs; all others are written in place, so that an
+# x-mcp-header stays statically reachable (streamable-http, Schema Extension).
+#
+# Objects made from dataclasses, NamedTuples and TypedDicts are closed: a misspelt key
+# should reach the model as an error and not as a default. A NamedTuple is an object and
+# not an array: names tell a model more than positions.
+
+
+_Convert = Callable[[JSON], Any]
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+class HintError(TypeError):
+    """A signature that has no JSON Schema: a fault of the handler's author."""
+
+
+class _Misfit(ValueError, TypeError):
+    """Say where inside a value the fault lies; each level puts its step in front.
+
+    One class for both directions: callers of a converter expect ValueError, callers of
+    to_json expect TypeError.
+    """
+
+    def __init__(self, text: str, path: str = "") -> None:
+        super().__init__(f"{path.lstrip('.')}: {text}" if path else text)
+        self.text = text
+        self.path = path
+
+    @classmethod
+    def under(cls, step: str | int, error: Exception) -> _Misfit:
+        text, path = getattr(error, "text", str(error)), getattr(error, "path", "")
+        return cls(text, (f"[{step}]" if isinstance(step, int) else f".{step}") + path)
+
+
+# -- Python value -> JSON value --------------------------------------------------------
+
+
+def to_json(value: Any) -> JSON:
+    """Return the JSON form of a Python value; plain scalars come back untouched.
+
+    Dataclasses and NamedTuples become objects, Enums their value, dates ISO 8601, bytes
+    base64, Decimal and UUID and Path strings, sets sorted arrays, other collections and
+    iterators arrays. Keys become strings. Non-finite floats are left to the encoder.
+    Raises TypeError that names type and path.
+    """
+    if type(value) in _SCALARS:
+        return value
+    try:
+        return _write(value)
+    except RecursionError:
+        raise TypeError("the value contains itself or is nested too deeply") from None
+
+
+def _write(value: Any) -> JSON:
+    kind = type(value)
+    if kind is dict:
+        return _write_members(value.items())
+    if kind is list:
+        return _write_items(value)
+    if isinstance(value, enum.Enum):
+        return _write(value.value)
+    if isinstance(value, (str, int, float)) or value is None:
+        return value
+    if dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind)]
+        return _write_members((name, getattr(value, name)) for name in names)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return _write_members(zip(value._fields, value))
+    if isinstance(value, abc.Mapping):
+        return _write_members(value.items())
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, (uuid.UUID, decimal.Decimal, pathlib.PurePath)):
+        return str(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, abc.Set):
+        # Hash order differs between workers; the same result should read the same.
+        return sorted(_write_items(value), key=_set_order)
+    if isinstance(value, (abc.Sequence, abc.Iterator, abc.MappingView)):
+        return _write_items(typing.cast("Iterable[Any]", value))
+    raise _Misfit(f"a value of type {kind.__name__} has no JSON form")
+
+
+def _set_order(item: JSON) -> tuple[bool, Any]:
+    number = isinstance(item, (int, float))
+    return (not number, item if number else str(item))
+
+
+def _write_items(values: Iterable[Any]) -> list[JSON]:
+    result: list[JSON] = []
+    try:
+        for item in values:
+            result.append(item if type(item) in _SCALARS else _write(item))
+    except _Misfit as error:
+        raise _Misfit.under(len(result), error) from None
+    return result
+
+
+def _write_members(members: Iterable[tuple[Any, Any]]) -> dict[str, JSON]:
+    result: dict[str, JSON] = {}
+    for key, item in members:
+        name = key if type(key) is str else _write_key(key)
+        if name in result:  # 1 and "1": one of the two would be lost
+            raise _Misfit(f"two keys have the JSON form {name!r}")
+        try:
+            result[name] = item if type(item) in _SCALARS else _write(item)
+        except _Misfit as error:
+            raise _Misfit.under(name, error) from None
+    return result
+
+
+def _write_key(key: Any) -> str:
+    if isinstance(key, enum.Enum):
+        key = key.value
+    if isinstance(key, int) and not isinstance(key, bool):
+        return f"{key:d}"
+    name = _write(key)
+    if isinstance(name, str):
+        return name
+    raise _Misfit(f"a key of type {type(key).__name__} has no JSON form")
+
+
+def _constant(value: Any) -> JSON:
+    """Return the JSON form of something that a schema is to publish."""
+    try:
+        result = to_json(value)
+        json.dumps(result, allow_nan=False)  # NaN would break tools/list later
+    except (TypeError, ValueError) as error:
+        raise HintError(f"{value!r} can't stand in a schema: {error}") from None
+    return result
+
+
+# -- Plans: schema, converter and shape test of one hint -------------------------------
+
+
+@dataclass(frozen=True)
+class _Plan:
+    schema: dict[str, JSON]
+    convert: _Convert | None = None
+    fits: Callable[[JSON], bool] = lambda value: True
+    breadth: int = 2  # in unions: 0 narrow, 1 exact scalar, 2 general, 3 anything
+    exact: type | None = None  # the Python type whose values need no conversion
+
+    def run(self, value: JSON) -> Any:
+        return value if self.convert is None else self.convert(value)
+
+
+def _has_type(*kinds: type) -> Callable[[JSON], bool]:
+    return lambda value: type(value) in kinds
+
+
+def _is_integer(value: JSON) -> bool:
+    # JSON Schema 2020-12: an integer is any number with a zero fractional part.
+    return type(value) is int or (type(value) is float and value.is_integer())
+
+
+def _to_float(value: JSON) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise _Misfit("expected a number in the range of a double") from None
+
+
+def _text(
+    what: str,
+    pattern: str,
+    parse: Callable[[str], Any],
+    keywords: dict[str, JSON],
+    breadth: int = 0,
+) -> _Plan:
+    """Plan a type with a textual form, held to one spelling by a pattern.
+
+    The parsers take more: fromisoformat reads 20260728 as a date, UUID() takes braces.
+    """
+    matches = re.compile(pattern, re.ASCII).fullmatch
+
+    def convert(value: JSON) -> Any:
+        with contextlib.suppress(ValueError, ArithmeticError):
+            text = str(value)  # Decimal takes numbers too
+            if matches(text):
+                return parse(text)
+        raise _Misfit(f"expected {what}, got {reprlib.repr(value)}")
+
+    return _Plan({"type": "string", **keywords}, convert, _has_type(str), breadth)
+
+
+_ANYTHING = _Plan({}, breadth=3)
+_NULL = _Plan({"type": "null"}, None, lambda value: value is None, exact=type(None))
+_PATH = _Plan({"type": "string"}, pathlib.Path, _has_type(str))
+_CLOCK = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}:[0-9]{2})?"
+_DECIMAL = r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?"
+_DECIMAL_FORMS = [{"type": "number"}, {"type": "string", "pattern": f"^{_DECIMAL}$"}]
+
+_PLANS: dict[Any, _Plan] = {
+    Any: _ANYTHING,
+    object: _ANYTHING,
+    None: _NULL,
+    type(None): _NULL,
+    str: _Plan({"type": "string"}, None, _has_type(str), exact=str),
+    bool: _Plan({"type": "boolean"}, None, _has_type(bool), exact=bool),
+    int: _Plan({"type": "integer"}, int, _is_integer, exact=int),
+    float: _Plan({"type": "number"}, _to_float, _has_type(int, float), exact=float),
+    pathlib.Path: _PATH,
+    pathlib.PurePath: _PATH,
+    datetime.date: _text(
+        "an ISO 8601 date such as 2026-07-28",
+        r"\d{4}-\d\d-\d\d",
+        datetime.date.fromisoformat,
+        {"format": "date"},
+    ),
+    datetime.datetime: _text(
+        "an ISO 8601 date and time such as 2026-07-28T09:30:00Z",
+        rf"\d{{4}}-\d\d-\d\d[T ]{_CLOCK}",
+        datetime.datetime.fromisoformat,
+        {"format": "date-time"},
+    ),
+    # No format "time": that one demands an offset, which Python's times rarely have.
+    datetime.time: _text(
+        "an ISO 8601 time such as 09:30:00",
+        _CLOCK,
+        datetime.time.fromisoformat,
+        {"pattern": f"^{_CLOCK}$"},
+    ),
+    uuid.UUID: _text(
+        "a UUID such as 123e4567-e89b-12d3-a456-426614174000",
+        r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+        uuid.UUID,
+        {"format": "uuid"},
+    ),
+    # Many words are base64 too, so in a union plain str comes first.
+    bytes: _text(
+        "base64 text",
+        r"[A-Za-z0-9+/=]*",
+        functools.partial(base64.b64decode, validate=True),
+        {"contentEncoding": "base64"},
+        breadth=2,
+    ),
+    decimal.Decimal: dataclasses.replace(
+        _text("a decimal number such as 12.50", _DECIMAL, decimal.Decimal, {}),
+        schema={"anyOf": _DECIMAL_FORMS},
+        fits=_has_type(int, float, str),
+        breadth=2,
+    ),
+}
+
+# What to make of the list that JSON gives; None: it will do as it is.
+_ARRAYS: dict[Any, Callable[[list[Any]], Any] | None] = {
+    **dict.fromkeys((list, abc.Sequence, abc.MutableSequence)),
+    **dict.fromkeys((abc.Collection, abc.Iterable)),
+    **dict.fromkeys((set, abc.MutableSet), set),
+    **dict.fromkeys((frozenset, abc.Set), frozenset),
+    tuple: tuple,
+    collections.deque: collections.deque,
+    abc.Iterator: iter,
+}
+_BARE = (tuple, typing.Tuple)  # noqa: UP006  (but tuple[()] is the empty one)
+_MAPPINGS = (dict, abc.Mapping, abc.MutableMapping)
+_UNIONS = (typing.Union, types.UnionType)
+_READ_ONLY = getattr(typing, "ReadOnly", typing.Final)  # since 3.13
+_QUALIFIERS = (typing.Required, typing.NotRequired, typing.Final, _READ_ONLY)
+
+
+def schema_of(hint: Any) -> dict[str, JSON]:
+    """Return the JSON Schema (2020-12) of a type hint; raise HintError if none."""
+    walk = _Walk()
+    schema = walk.plan(hint).schema
+    if schema.keys() == {"$ref"}:  # older clients want to see "type" at the root
+        schema = walk.defs[schema["$ref"].removeprefix("#/$defs/")]
+    return walk.finish(schema)
+
+
+def converter_of(hint: Any) -> _Convert | None:
+    """Return what turns validated JSON into a value of the hint; None: nothing to do.
+
+    The converter raises ValueError with a text that a model can act on.
+    """
+    return _Walk().plan(hint).convert
+
+
+class _Walk:
+    """Build the plans of one document; remember the types that contain themselves."""
+
+    def __init__(self) -> None:
+        self.defs: dict[str, JSON] = {}
+        self._names: dict[Any, str] = {}
+        self._open: set[Any] = set()
+        self._done: dict[Any, _Plan] = {}
+
+    def finish(self, schema: dict[str, JSON]) -> dict[str, JSON]:
+        """Return a document of one's own: plans share their parts."""
+        whole = {**schema, "$defs": self.defs} if self.defs else schema
+        return copy.deepcopy(whole)
+
+    def plan(self, hint: Any) -> _Plan:
+        kind, args = typing.get_origin(hint) or hint, typing.get_args(hint)
+        if kind is typing.Annotated and args:
+            return self._annotated(*args)
+        if isinstance(kind, abc.Hashable) and kind in _PLANS:
+            return _PLANS[kind]
+        if kind is tuple and hint not in _BARE and args[1:] != (...,):
+            return self._fixed(args)
+        if isinstance(kind, type) and kind in _ARRAYS:
+            return self._array(kind, *args[:1])
+        if kind in _MAPPINGS:
+            return self._mapping(*(args or (Any, Any)))
+        if kind in _UNIONS and args:
+            return self._union(args)
+        if kind in _QUALIFIERS and args:
+            return self.plan(args[0])
+        if kind is typing.Literal and args:
+            return _choice([(_constant(value), value) for value in args])
+        if isinstance(kind, typing.TypeVar):
+            return self._union(kind.__constraints__ or (kind.__bound__ or Any,))
+        if isinstance(kind, typing.NewType):
+            return self.plan(kind.__supertype__)
+        if _is_enum(kind):
+            return _choice([(_constant(member), member) for member in kind])
+        if _is_alias(kind) or _is_struct(kind):
+            return self._named(kind, args)
+        advice = "use a dataclass, TypedDict or Annotated[Any, {...}]"
+        raise HintError(f"no JSON Schema for {_hint_text(hint)}; {advice}")
+
+    def _annotated(self, hint: Any, *notes: Any) -> _Plan:
+        plan = self.plan(hint)
+        schema = dict(plan.schema)
+        for note in notes:
+            if isinstance(note, str):
+                schema["description"] = note
+            elif isinstance(note, dict):
+                schema.update(_constant(note))
+        return dataclasses.replace(plan, schema=schema)
+
+    def _union(self, args: tuple[Any, ...]) -> _Plan:
+        """Plan a choice: narrow types first, then exact scalars, then what converts.
+
+        So date | str gives a date where the text is one, Path | str stays a str, and 5
+        stays an int in float | int. The order of declaration decides between equals.
+        """
+        plans = [self.plan(arg) for arg in args]
+        tries = [(plan.breadth, plan.fits, plan.convert) for plan in plans]
+        for plan in plans:
+            if plan.exact:
+                tries.append((1, _has_type(plan.exact), None))
+        tries.sort(key=lambda attempt: attempt[0])
+        schemas: list[dict[str, JSON]] = []
+        for plan in plans:
+            if plan.schema not in schemas:
+                schemas.append(plan.schema)
+        schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+        convert = functools.partial(_convert_first, tries)
+        return _Plan(
+            {} if {} in schemas else schema,
+            convert if any(attempt[2] for attempt in tries) else None,
+            lambda value: any(plan.fits(value) for plan in plans),
+            breadth=max(plan.breadth for plan in plans),
+        )
+
+    def _array(self, kind: Any, item_hint: Any = Any) -> _Plan:
+        item, make = self.plan(item_hint), _ARRAYS[kind]
+        schema: dict[str, JSON] = {"type": "array"}
+        if item.schema:
+            schema["items"] = item.schema
+        if issubclass(kind, abc.Set):
+            schema["uniqueItems"] = True
+            if (typing.get_origin(item_hint) or item_hint).__hash__ is None:
+                raise HintError(
+                    f"no set of {_hint_text(item_hint)}: mutable; use a list"
+                )
+
+        def convert(value: JSON) -> Any:
+            items = _convert_items(itertools.repeat(item.convert), value)
+            try:
+                return make(items) if make else items
+            except TypeError as error:  # set[Any], and an item is a list or object
+                raise _Misfit(f"expected items for a set: {error}") from None
+
+        return _Plan(
+            schema,
+            convert if make or item.convert else None,
+            lambda value: type(value) is list and all(map(item.fits, value)),
+        )
+
+    def _fixed(self, args: tuple[Any, ...]) -> _Plan:
+        plans = [self.plan(arg) for arg in args]
+        converters, size = [plan.convert for plan in plans], len(plans)
+        schema = {"type": "array", "items": False, "minItems": size, "maxItems": size}
+        if plans:  # an empty prefixItems is not allowed
+            schema["prefixItems"] = [plan.schema for plan in plans]
+        return _Plan(
+            schema,
+            lambda value: tuple(_convert_items(converters, value)),
+            lambda value: (
+                (type(value) is list and len(value) == size)
+                and all(plan.fits(item) for plan, item in zip(plans, value))
+            ),
+        )
+
+    def _mapping(self, key_hint: Any, item_hint: Any) -> _Plan:
+        keys, items = self._keys(key_hint), self.plan(item_hint)
+        names = {"propertyNames": keys.schema} if keys.schema else {}
+
+        def convert(value: JSON) -> dict[Any, Any]:
+            return {
+                _convert_at(k, keys.run, k): _convert_at(k, items.run, v)
+                for k, v in value.items()
+            }
+
+        return _Plan(
+            {"type": "object", **names, "additionalProperties": items.schema or True},
+            convert if keys.convert or items.convert else None,
+            lambda value: (
+                type(value) is dict
+                and all(keys.fits(k) and items.fits(v) for k, v in value.items())
+            ),
+        )
+
+    def _keys(self, hint: Any) -> _Plan:
+        if hint in (str, Any):
+            return _ANYTHING
+        if hint is int:
+            integer = "0|-?[1-9][0-9]*"
+            return _text("an integer", integer, int, {"pattern": f"^({integer})$"})
+        if _is_enum(hint):  # by the key that to_json makes of the member
+            return _choice([(next(iter(_constant({m: 0}))), m) for m in hint])
+        plan = self.plan(hint)
+        if plan.schema.get("type") != "string":
+            raise HintError(
+                f"no JSON object has keys of type {_hint_text(hint)}; use str"
+            )
+        return plan
+
+    def _named(self, kind: Any, args: tuple[Any, ...]) -> _Plan:
+        """Plan a class or alias; when it is met again inside itself, refer to $defs."""
+        key = (kind, str(args))  # as text, because Annotated may not be hashable
+        if key in self._done:
+            return self._done[key]
+        if key in self._open:
+            return self._reference(key)
+        self._open.add(key)
+        if _is_alias(kind):
+            bound = dict(zip(kind.__type_params__, args))
+            plan = self.plan(_substitute(kind.__value__, bound))
+        else:
+            plan = self._struct(kind, list(_fields_of(kind, args)))
+        if key in self._names:
+            self.defs[self._names[key]] = plan.schema
+            plan = dataclasses.replace(plan, schema=self._reference(key).schema)
+        self._done[key] = plan
+        return plan
+
+    def _reference(self, key: Any) -> _Plan:
+        name = self._names.get(key) or key[0].__name__
+        while name in self._names.values() and key not in self._names:
+            name += "_"
+        self._names[key] = name
+        return _Plan(
+            {"$ref": f"#/$defs/{name}"},
+            lambda value: self._done[key].run(value),
+            # Not done yet: asked about the default of a field; "no" only hides it.
+            lambda value: key in self._done and self._done[key].fits(value),
+            breadth=0,
+        )
+
+    def _struct(self, kind: Any, fields: list[_Field]) -> _Plan:
+        plans: dict[str, _Plan] = {}
+        properties: dict[str, JSON] = {}
+        for field in fields:
+            try:
+                plans[field.name] = self.plan(field.hint)
+            except HintError as error:
+                raise HintError(f"{kind.__name__}.{field.name}: {error}") from None
+            schema = _property(plans[field.name], field.default)
+            properties[field.name] = schema | ({"readOnly": True} if field.ours else {})
+        required = [field.name for field in fields if field.required]
+        return _Plan(
+            _object(properties, required, False),
+            _struct_converter(kind, plans, [f.name for f in fields if f.ours]),
+            lambda value: (
+                type(value) is dict
+                and plans.keys() >= value.keys() >= set(required)
+                and all(plans[name].fits(item) for name, item in value.items())
+            ),
+            breadth=0,
+        )
+
+
+def _convert_first(tries: list[Any], value: JSON) -> Any:
+    """Convert by the first member of a union that fits and does not object."""
+    failure = ValueError("expected a value of another type")
+    for _, fits, convert in tries:
+        if fits(value):
+            try:
+                return convert(value) if convert else value
+            except ValueError as error:
+                failure = error
+    raise failure
+
+
+def _convert_at(step: str | int, convert: _Convert, value: JSON) -> Any:
+    try:
+        return convert(value)
+    except ValueError as error:
+        raise _Misfit.under(step, error) from error
+
+
+def _convert_items(converters: Iterable[_Convert | None], values: list[JSON]) -> Any:
+    return [
+        _convert_at(index, convert, value) if convert else value
+        for index, (convert, value) in enumerate(zip(converters, values))
+    ]
+
+
+def _convert_members(
+    converters: dict[str, _Convert], values: dict[str, JSON]
+) -> dict[str, Any]:
+    return {
+        name: _convert_at(name, converters[name], value)
+        if name in converters
+        else value
+        for name, value in values.items()
+    }
+
+
+def _struct_converter(
+    kind: Any, plans: dict[str, _Plan], ours: list[str]
+) -> _Convert | None:
+    converters = {n: plan.convert for n, plan in plans.items() if plan.convert}
+    if issubclass(kind, dict):  # a TypedDict stays what it is
+        return functools.partial(_convert_members, converters) if converters else None
+
+    def convert(value: JSON) -> Any:
+        values = _convert_members(converters, value)
+        for name in ours:
+            values.pop(name, None)
+        return kind(**values)
+
+    return convert
+
+
+def _choice(pairs: list[tuple[JSON, Any]]) -> _Plan:
+    """Plan a fixed set of values, given with their JSON forms."""
+
+    def key(form: JSON) -> Any:
+        # true and 1 are equal in Python but not in JSON; 1 and 1.0 are equal in both.
+        return type(form) is bool, form if type(form) in _SCALARS else repr(form)
+
+    table = {key(form): value for form, value in pairs}
+    forms = [form for form, _ in pairs]
+
+    def convert(value: JSON) -> Any:
+        try:
+            return table[key(value)]
+        except KeyError:
+            raise _Misfit(f"expected one of {json.dumps(forms)}") from None
+
+    types_ = {_TYPE_NAMES.get(type(form)) for form in forms}
+    named = {"type": types_.pop()} if len(types_) == 1 and None not in types_ else {}
+    plain = all(type(value) in (str, bool, type(None)) for _, value in pairs)
+    return _Plan(
+        {**named, "enum": forms},
+        None if plain else convert,
+        lambda value: key(value) in table,
+        breadth=0,
+    )
+
+
+_TYPE_NAMES = {str: "string", bool: "boolean", int: "integer", float: "number"}
+
+
+def _object(
+    properties: dict[str, JSON], required: list[str], rest: JSON
+) -> dict[str, JSON]:
+    needed = {"required": required} if required else {}
+    return {
+        "type": "object",
+        "properties": properties,
+        **needed,
+        "additionalProperties": rest,
+    }
+
+
+def _property(plan: _Plan, default: Any, text: str = "") -> dict[str, JSON]:
+    schema = dict(plan.schema)
+    if text:
+        schema.setdefault("description", text)
+    # Absent, not JSON, or (x: int = None) not of the type: then we publish none.
+    with contextlib.suppress(HintError):
+        form = _constant(default)
+        if plan.fits(form):
+            schema["default"] = form
+    return schema
+
+
+# -- Looking at classes ----------------------------------------------------------------
+
+
+def _is_enum(kind: Any) -> bool:
+    # The combinations of a Flag are no members: a list of values would be a lie.
+    is_enum = isinstance(kind, type) and issubclass(kind, enum.Enum)
+    return is_enum and not issubclass(kind, enum.Flag)
+
+
+def _is_alias(kind: Any) -> bool:
+    return type(kind).__name__ == "TypeAliasType"  # since 3.12, or typing_extensions
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and (
+        dataclasses.is_dataclass(kind)
+        or hasattr(kind, "__required_keys__")  # TypedDict, also of typing_extensions
+        or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
+    )
+
+
+class _Field(typing.NamedTuple):
+    name: str
+    hint: Any
+    required: bool
+    default: Any = MISSING
+    ours: bool = False  # computed by the class: published, but not for callers to set
+
+
+def _fields_of(kind: Any, args: tuple[Any, ...]) -> Iterator[_Field]:
+    """Yield the members of a dataclass, NamedTuple or TypedDict."""
+    bound = dict(zip(getattr(kind, "__parameters__", ()), args))
+    hints = {n: _substitute(hint, bound) for n, hint in _hints_of(kind).items()}
+    if dataclasses.is_dataclass(kind):
+        for f in dataclasses.fields(kind):
+            required = f.init and f.default is MISSING and f.default_factory is MISSING
+            yield _Field(f.name, hints[f.name], required, f.default, not f.init)
+    elif issubclass(kind, tuple):
+        for name in kind._fields:
+            default = kind._field_defaults.get(name, MISSING)
+            yield _Field(name, hints.get(name, Any), default is MISSING, default)
+    else:
+        for name, hint in hints.items():
+            yield _Field(name, hint, _is_required(hint, name in kind.__required_keys__))
+
+
+def _is_required(hint: Any, required: bool) -> bool:
+    """Look for Required and NotRequired, which __required_keys__ misses in strings."""
+    while (kind := typing.get_origin(hint)) in (typing.Annotated, *_QUALIFIERS):
+        if kind in (typing.Required, typing.NotRequired):
+            return kind is typing.Required
+        hint = typing.get_args(hint)[0]
+    return required
+
+
+def _substitute(hint: Any, bound: dict[Any, Any]) -> Any:
+    """Replace the type variables of a generic class or alias by its arguments."""
+    if isinstance(hint, typing.TypeVar):
+        return bound.get(hint, hint)
+    free = () if isinstance(hint, type) else getattr(hint, "__parameters__", ())
+    return hint[tuple(bound.get(v, v) for v in free)] if free and bound else hint
+
+
+def _hint_text(hint: Any) -> str:
+    if isinstance(hint, type):
+        return hint.__name__
+    return re.sub(r"\b(typing|__main__)\.", "", str(hint))
+
+
+def _hints_of(target: Any) -> dict[str, Any]:
+    """Resolve the annotations of a function or class, those in strings included."""
+    local = None
+    if isinstance(target, type):  # even a class in a function may name itself
+        local = {n: v for n, v in vars(target).items() if isinstance(v, type)}
+        local[target.__name__] = target
+        for variable in getattr(target, "__type_params__", ()):  # lost before 3.13
+            local[variable.__name__] = variable
+    try:
+        return typing.get_type_hints(target, localns=local, include_extras=True)
+    except NameError as error:
+        raw: dict[str, Any] = {}
+        with contextlib.suppress(NameError):  # from 3.14 reading them evaluates them
+            raw = inspect.get_annotations(target)
+        where = ", ".join(n for n, hint in raw.items() if str(error.name) in str(hint))
+        raise HintError(
+            f"{_label(target)}({where}): can't resolve the hint: {error}; define the "
+            "name at module level, or write the hint without quotes and without "
+            "'from __future__ import annotations'"
+        ) from None
+    except Exception as error:
+        text = f"{_label(target)}: can't resolve its hints: {error}"
+        raise HintError(text) from error
+
+
+# -- Signatures ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What the signature of a handler says.
+
+    `convert` turns validated arguments into keyword arguments (perhaps the same dict),
+    or raises ValueError with a text that starts with the name of the parameter. The
+    context is not among them: set it last, so that a caller can't.
+    """
+
+    schema: dict[str, JSON]
+    convert: Callable[[dict[str, JSON]], dict[str, Any]]
+    context: str | None
+
+
+_REFUSED = {
+    inspect.Parameter.POSITIONAL_ONLY: "arguments are passed by name; remove the '/'",
+    inspect.Parameter.VAR_POSITIONAL: "arguments have names; use one list parameter",
+}
+
+
+def parameters_of(function: Callable[..., Any], context_type: type) -> Parameters:
+    """Describe the parameters of a handler; raise HintError if a schema can't.
+
+    An untyped parameter takes any JSON value. **kwargs opens the object: every further
+    argument must match its hint. The parameter of the context type is the server's and
+    stays out of the schema. Mutable defaults are copied for each call.
+    """
+    target, walk = _target(function), _Walk()
+    hints = _hints_of(target)
+    parameters = _parameters(function, target)
+    wanted = [p for p in parameters if not _is_context(hints.get(p.name), context_type)]
+    context = [p.name for p in parameters if p not in wanted]
+    if len(context) > 1:
+        raise HintError(f"{_label(target)}: {context} are all the context; keep one")
+    plans = {p.name: _plan_one(walk, target, p, hints) for p in wanted}
+    open_ = [plans.pop(p.name) for p in wanted if p.kind is p.VAR_KEYWORD]
+    defaults = {p.name: p.default for p in wanted if p.name in plans}
+    texts = parse_docstring(target.__doc__)[1]
+    schema = _object(
+        {n: _property(plans[n], defaults[n], texts.get(n, "")) for n in plans},
+        [n for n, default in defaults.items() if default is inspect.Parameter.empty],
+        (open_[0].schema or True) if open_ else False,
+    )
+    convert = _arguments_converter(plans, open_, defaults)
+    return Parameters(walk.finish(schema), convert, context[0] if context else None)
+
+
+def _parameters(function: Any, target: Any) -> list[inspect.Parameter]:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError as error:
+        raise HintError(f"{_label(target)}: {error}; wrap it in a def") from None
+    for parameter in parameters:
+        if parameter.kind in _REFUSED:
+            where = f"{_label(target)}({parameter.replace(annotation=parameter.empty)})"
+            raise HintError(f"{where}: {_REFUSED[parameter.kind]}")
+    return parameters
+
+
+def _is_context(hint: Any, context_type: type) -> bool:
+    return _mentions(hint, (context_type,), _UNIONS)
+
+
+def _plan_one(
+    walk: _Walk, target: Any, parameter: inspect.Parameter, hints: dict[str, Any]
+) -> _Plan:
+    name, hint = parameter.name, hints.get(parameter.name, Any)
+    where = f"{_label(target)}({name}: {_hint_text(hint)})"
+    if name.startswith("_") and parameter.kind is not parameter.VAR_KEYWORD:
+        raise HintError(f"{where}: a leading underscore says private; rename it")
+    try:
+        return walk.plan(hint)
+    except HintError as error:
+        raise HintError(f"{where}: {error}") from None
+
+
+def _arguments_converter(
+    plans: dict[str, _Plan], open_: list[_Plan], defaults: dict[str, Any]
+) -> Callable[[dict[str, JSON]], dict[str, Any]]:
+    converters = {n: plan.convert for n, plan in plans.items() if plan.convert}
+    further = open_[0].convert if open_ else None
+    # What can't be hashed can be changed, and would be shared between calls.
+    fresh = {n: d for n, d in defaults.items() if type(d).__hash__ is None}
+    if not (converters or fresh or further):
+        return lambda arguments: arguments
+
+    def convert(arguments: dict[str, JSON]) -> dict[str, Any]:
+        each = converters
+        if further:
+            each = dict.fromkeys(arguments.keys() - plans.keys(), further) | converters
+        try:
+            result = _convert_members(each, arguments)
+        except RecursionError:
+            raise ValueError("the arguments are nested too deeply") from None
+        for name in fresh.keys() - result.keys():
+            result[name] = copy.deepcopy(fresh[name])
+        return result
+
+    return convert
+
+
+def returns_of(
+    function: Callable[..., Any], exclude: tuple[type, ...] = ()
+) -> dict[str, JSON] | None:
+    """Return the output schema that the return hint of a handler gives.
+
+    None: there is no hint, it says nothing (None, Any), or it is one of the types in
+    `exclude`, or a union or array of them. Raises HintError if a schema can't say it.
+    """
+    target = _target(function)
+    hint = _hints_of(target).get("return")
+    silent = (None, type(None), Any, object, typing.NoReturn, typing.Never)
+    if hint in silent or _mentions(hint, exclude, (*_UNIONS, *_ARRAYS)):
+        return None
+    try:
+        return schema_of(hint) or None
+    except HintError as error:
+        raise HintError(f"{_label(target)}() -> {_hint_text(hint)}: {error}") from None
+
+
+def _target(function: Any) -> Any:
+    """Return the plain function that carries hints and docstring."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    if inspect.isroutine(function):
+        return function
+    kind: Any = function if isinstance(function, type) else type(function)
+    return kind.__init__ if kind is function else kind.__call__
+
+
+def _label(target: Any) -> str:
+    name: str = getattr(target, "__qualname__", repr(target))
+    return name.rpartition("<locals>.")[2]
+
+
+def _mentions(hint: Any, wanted: tuple[type, ...], through: tuple[Any, ...]) -> bool:
+    """Tell if a hint is a wanted type, or holds one inside the kinds `through`."""
+    kind = typing.get_origin(hint) or hint
+    if kind is typing.Annotated or kind in through:
+        return any(_mentions(arg, wanted, through) for arg in typing.get_args(hint))
+    return isinstance(kind, type) and issubclass(kind, wanted)
+
+
+# -- Docstrings ------------------------------------------------------------------------
+
+_DOC_MORE = r"(?:\n[ \t].*|\n$)*"  # continuation lines are indented
+_DOC_NAME = r"\*{0,2}\w+"
+_DOC_TYPE = r"(?:[^:\n]*[ \t])?"
+# Three styles: where the parameters begin, where they end, what one of them looks like.
+_DOC_STYLES = (
+    (  # Google
+        r"^(?:Args|Arguments|Parameters|Params):[ \t]*\n",
+        r"^\S",
+        rf"^({_DOC_NAME})[ \t]*(?:\(.*?\))?[ \t]*:(.*{_DOC_MORE})",
+    ),
+    (  # NumPy
+        r"^Parameters[ \t]*\n-{3,}[ \t]*\n",
+        r"^\S.*\n-{3,}[ \t]*$",
+        rf"^({_DOC_NAME}(?:, *{_DOC_NAME})*)[ \t]*(?::.*)?({_DOC_MORE})",
+    ),
+    (  # Sphinx
+        r"^(?=:(?:param|arg|keyword|type)\s)",
+        r"\Z",
+        rf"^:(?:param|arg|keyword)[ \t]{_DOC_TYPE}({_DOC_NAME}):(.*{_DOC_MORE})",
+    ),
+)
+
+
+def parse_docstring(text: str | None) -> tuple[str, dict[str, str]]:
+    """Split a docstring into the prose before its parameters and what it says of each.
+
+    Reads the Google, NumPy and Sphinx forms. Sections after the parameters are left
+    out: they are for people who read the source.
+    """
+    text = inspect.cleandoc(text or "")
+    for begin, end, item in _DOC_STYLES:
+        if start := re.search(begin, text, re.MULTILINE):
+            rest = text[start.end() :]
+            stop = re.search(end, rest, re.MULTILINE)
+            block = textwrap.dedent(rest[: stop.start()] if stop else rest)
+            found: dict[str, str] = {}
+            for names, words in re.findall(item, block, re.MULTILINE):
+                for name in names.split(","):
+                    found[name.strip(" *")] = " ".join(words.split())
+            return text[: start.start()].strip(), {n: t for n, t in found.items() if t}
+    return text, {}
+
+
+# ======================================================================================
+# Appendix D  Command line and demo server
+# ======================================================================================
+
+
+def demo_server() -> Server:
+    """Build the server that `serve` runs without FILE: one of each feature."""
+    server = Server(
+        "mcp_ref demo",
+        __version__,
+        title="Demo of mcp_ref",
+        instructions="Calculator, weather (canned data), a booking that asks back.",
+        ttl_ms=60_000,
+    )
+    _demo_tools(server)
+    _demo_resources(server)
+    _demo_prompts(server)
+    return server
+
+
+def _demo_tools(server: Server) -> None:
+    read_only = {"readOnlyHint": True, "openWorldHint": False}
+
+    @server.tool(title="Calculator", annotations=read_only)
+    async def calculator_arithmetic(
+        expression: typing.Annotated[str, "Such as '2 + 3 * 4', 'sin(30)', 'sqrt(16)'"],
+    ) -> str:
+        """Evaluate arithmetic: + - * / // % **, sqrt, abs, round, log, exp, and sin, cos,
+        tan of degrees."""
+        return _calculate(expression)
+
+    @server.tool(title="Current weather", annotations=read_only)
+    async def weather_current(
+        location: typing.Annotated[str, "City name, such as 'Paris'"],
+        units: typing.Literal["metric", "imperial", "kelvin"] = "metric",
+    ) -> _Weather:
+        """Tell the weather of a city (canned data)."""
+        return _weather(location, units)
+
+    @server.tool(title="Book a table")
+    async def table_book(ctx: Context, guests: int = 2) -> str:
+        """Book a table; asks the user for the day."""
+        answer = await ctx.elicit(f"Which day, for {guests} guests?", _Booking)
+        if not answer.accepted:
+            return f"Nothing was booked ({answer.action})."
+        wish: _Booking = answer.value
+        place = "outside" if wish.outside else "inside"
+        return f"Booked for {guests} on {wish.day}, {place}."
+
+    @server.tool(title="Count down")
+    async def countdown(ctx: Context, steps: int = 5, seconds: float = 0.2) -> str:
+        """Count down with progress.
+
+        Args:
+            steps: how many steps, 1 to 100
+            seconds: how long each takes, up to 10
+        """
+        if not 1 <= steps <= 100 or not 0 <= seconds <= 10:
+            raise ToolError("steps is from 1 to 100, seconds from 0 to 10")
+        for step in range(steps):
+            await ctx.progress(step, steps, f"{steps - step} to go")
+            await asyncio.sleep(seconds)
+        await ctx.progress(steps, steps, "lift-off")
+        return "lift-off"
+
+
+@dataclass
+class _Booking:
+    day: datetime.date
+    outside: bool = False
+
+
+@dataclass
+class _Weather:
+    location: str
+    temperature: float
+    unit: str
+    conditions: str
+
+
+def _demo_resources(server: Server) -> None:
+    @server.resource("clock://now", title="Clock", mime_type="text/plain")
+    def clock(ctx: Context) -> str:
+        """The server's time; a reader that subscribes is told of each minute."""
+        now = datetime.datetime.fromtimestamp(ctx.server.clock(), datetime.timezone.utc)
+        return now.isoformat(timespec="seconds")
+
+    @server.tool(title="Set off the clock")
+    def clock_tick() -> str:
+        """Announce a change of clock://now to those who listen."""
+        server.resource_updated("clock://now")
+        return "announced"
+
+    @server.resource("city://{name}", title="City", mime_type="application/json")
+    def city(name: str) -> JSON:
+        """What the demo knows of a city."""
+        found = _CITIES.get(name.lower())
+        return found and {"name": name, "celsius": found[0], "conditions": found[1]}
+
+    server.complete("city://{name}", "name", values=sorted(_CITIES))
+
+
+def _demo_prompts(server: Server) -> None:
+    @server.prompt(title="Plan a day")
+    def plan_day(city: str, style: str = "relaxed") -> list[Message]:
+        """Ask for a plan of a day in a city.
+
+        Args:
+            city: where
+            style: relaxed, busy or cheap
+        """
+        return [
+            user(resource_link(f"city://{quote(city)}", city)),
+            user(f"Plan a {style} day in {city}."),
+        ]
+
+    server.complete("plan_day", "city", values=sorted(_CITIES))
+    server.complete("plan_day", "style", values=["relaxed", "busy", "cheap"])
+
+
+_CITIES = {  # city -> degrees Celsius, conditions
+    "berlin": (17.0, "cloudy"),
+    "london": (15.0, "rainy"),
+    "new york": (22.0, "partly cloudy"),
+    "paris": (18.0, "sunny"),
+    "tokyo": (24.0, "clear"),
+}
+_UNITS: dict[str, tuple[Callable[[float], float], str]] = {
+    "metric": (lambda celsius: celsius, "°C"),
+    "imperial": (lambda celsius: celsius * 9 / 5 + 32, "°F"),
+    "kelvin": (lambda celsius: celsius + 273.15, "K"),
+}
+
+
+def _weather(location: str, units: str) -> _Weather:
+    found = _CITIES.get(location.strip().lower())
+    if found is None:
+        known = ", ".join(name.title() for name in _CITIES)
+        raise ToolError(f"No data for {location!r}; there is some for {known}")
+    convert, unit = _UNITS[units]
+    return _Weather(location, round(convert(found[0]), 2), unit, found[1])
+
+
+_ARITHMETIC: dict[str, Callable[..., float]] = {
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mult": operator.mul,
+    "Div": operator.truediv,
+    "FloorDiv": operator.floordiv,
+    "Mod": operator.mod,
+    "USub": operator.neg,
+    "UAdd": operator.pos,
+}
+_FUNCTIONS: dict[str, Callable[..., float]] = {
+    "sqrt": math.sqrt,
+    "abs": abs,
+    "round": round,
+    "log": math.log,
+    "exp": math.exp,
+    "sin": lambda degrees: round(math.sin(math.radians(degrees)), 12),
+    "cos": lambda degrees: round(math.cos(math.radians(degrees)), 12),
+    "tan": lambda degrees: round(math.tan(math.radians(degrees)), 12),
+}
+_CONSTANTS = {"pi": math.pi, "e": math.e}
+
+
+def _calculate(expression: str) -> str:
+    """Evaluate arithmetic by walking its syntax tree; nothing else can be said in it."""
+    if len(expression) > 200:
+        raise ToolError("The expression has over 200 characters")
+    import ast  # here, because only this tool needs it
+
+    try:
+        value = _evaluate(ast.parse(expression.strip(), mode="eval").body)
+        return f"{value:.12g}" if isinstance(value, float) else str(value)
+    except ToolError:
+        raise
+    except (SyntaxError, ValueError, ArithmeticError, TypeError, RecursionError) as error:
+        raise ToolError(f"Cannot evaluate {expression!r}: {error}") from None
+
+
+def _evaluate(node: Any) -> float:
+    kind = type(node).__name__
+    if kind == "Constant" and type(node.value) in (int, float):
+        return node.value  # type: ignore[no-any-return]
+    if kind == "Name" and node.id in _CONSTANTS:
+        return _CONSTANTS[node.id]
+    if kind == "BinOp" and type(node.op).__name__ == "Pow":
+        base, exponent = _evaluate(node.left), _evaluate(node.right)
+        return float(base) ** exponent if abs(exponent) > 64 else base**exponent
+    if kind == "BinOp":
+        operation = _ARITHMETIC.get(type(node.op).__name__)
+        if operation is not None:
+            return operation(_evaluate(node.left), _evaluate(node.right))
+    if kind == "UnaryOp" and type(node.op).__name__ in _ARITHMETIC:
+        return _ARITHMETIC[type(node.op).__name__](_evaluate(node.operand))
+    if kind == "Call" and getattr(node.func, "id", None) in _FUNCTIONS:
+        if not node.keywords:
+            return _FUNCTIONS[node.func.id](*map(_evaluate, node.args))
+    raise ToolError("Only numbers, + - * / // % ** and the named functions are allowed")
+
+
+# --- running ------------------------------------------------------------------------------
+
+
+class UsageError(Exception):
+    """The command line cannot be carried out as it stands: exit status 2."""
+
+
+def run_until_signal(main: Coroutine[Any, Any, None]) -> int:
+    """Run to the end, or until SIGINT or SIGTERM cancels it; return an exit status.
+
+    0, or 128 + the signal's number. One signal is enough, and there is no traceback.
+    """
+    caught: list[int] = []
+
+    async def guarded() -> None:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+
+        def stop(number: int) -> None:
+            caught.append(number)
+            if task is not None:
+                task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # Windows, and threads other than the main one, cannot do this.
+            with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
+                loop.add_signal_handler(number, stop, number)
+        await main
+
+    try:
+        asyncio.run(guarded())
+    except asyncio.CancelledError:
+        if not caught:
+            raise
+    except KeyboardInterrupt:
+        caught.append(signal.SIGINT)
+    return 128 + caught[0] if caught else 0
+
+
+def parse_address(address: int | str) -> tuple[str, int]:
+    """Read PORT, HOST:PORT or [V6]:PORT; raises ValueError."""
+    host, _, port = str(address).rpartition(":")
+    if not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"not PORT or HOST:PORT: {address!r}")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _announce(url: str) -> None:
+    print(f"mcp_ref: serving at {url}", file=sys.stderr, flush=True)
+
+
+def load_server(spec: str) -> Server:
+    """Import FILE.py[:NAME] and return its Server; raises UsageError.
+
+    Without NAME the file has to have exactly one.
+    """
+    path, _, name = spec.partition(":") if ".py:" in spec else (spec, "", "")
+    if not os.path.isfile(path):
+        raise UsageError(f"no such file: {path}")
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    # The file says `import mcp_ref`: it has to get this module, not a second copy.
+    sys.modules.setdefault("mcp_ref", sys.modules[__name__])
+    found = importlib.import_module("runpy").run_path(path, run_name="__mcp_ref__")
+    if name:
+        if not isinstance(found.get(name), Server):
+            raise UsageError(f"{path} has no Server called {name}")
+        return typing.cast(Server, found[name])
+    servers = {id(value): value for value in found.values() if isinstance(value, Server)}
+    if len(servers) != 1:
+        problem = "no Server" if not servers else "several Servers: say FILE.py:NAME"
+        raise UsageError(f"{path} has {problem}")
+    return next(iter(servers.values()))
+
+
+def _add_serve_command(subparsers: Any) -> None:
+    serve = subparsers.add_parser(
+        "serve",
+        help="serve FILE.py or the built-in demo, on stdio or over HTTP",
+        description="Serve on stdio (for a host's configuration), or over HTTP.",
+    )
+    add = serve.add_argument
+    add("file", nargs="?", metavar="FILE.py[:NAME]", help="default: the demo server")
+    add("--http", metavar="[HOST:]PORT", help="serve over HTTP instead of stdio")
+    add("--path", default="/mcp", help="path of the MCP endpoint (default: /mcp)")
+    add(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="accept this Host header besides those of this machine; may be repeated",
+    )
+    add(
+        "--allow-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="accept browsers at this origin, such as https://app.example",
+    )
+    add(
+        "--token-env",
+        metavar="VAR",
+        help="HTTP: demand the bearer token that the environment variable VAR holds",
+    )
+    serve.set_defaults(run=_serve)
+
+
+def _serve(options: Any) -> int:
+    """Carry out `serve`."""
+    server = load_server(options.file) if options.file else demo_server()
+    if options.http is None:
+        if sys.stdin is not None and sys.stdin.isatty():
+            _say("mcp_ref: serving on standard input; type one JSON-RPC message per line.")
+            _say("mcp_ref: for HTTP, stop this with Ctrl-C and add: --http 8000")
+        status = server.run()
+        # A thread that a tool left behind must not keep an orphan alive.
+        sys.stderr.flush()
+        os._exit(status)
+    try:
+        host, port = parse_address(options.http)
+    except ValueError as error:
+        raise UsageError(f"--http: {error}") from None
+    arguments = {
+        "path": options.path,
+        "allowed_hosts": options.allow_host,
+        "allowed_origins": options.allow_origin,
+    }
+    if options.token_env:
+        arguments["authorization"] = _token_from(options.token_env)
+    try:
+        return server.run(f"[{host}]:{port}", **arguments)
+    except OSError as error:
+        raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+
+
+def _token_from(variable: str) -> Any:
+    token = os.environ.get(variable)
+    if not token:
+        raise UsageError(f"--token-env: the environment variable {variable} is not set")
+    return static_tokens({token: Principal("token")})
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status.
+
+    0 done, 1 the tool said error, 2 usage, 3 the server or the network failed.
+    """
+    argparse = importlib.import_module("argparse")
+    parser = argparse.ArgumentParser(
+        prog="mcp_ref.py",
+        description="The Model Context Protocol, revision 2026-07-28, in one file.",
+    )
+    parser.add_argument("--version", action="version", version=f"mcp_ref {__version__}")
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_serve_command(subparsers)
+    logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
+    options = parser.parse_args(arguments)
+    try:
+        status: int = options.run(options)
+        return status
+    except UsageError as error:
+        _say(f"mcp_ref: {error}")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
