@@ -77,6 +77,7 @@ import queue
 import re
 import reprlib
 import secrets
+import shutil
 import signal
 import sys
 import textwrap
@@ -1703,6 +1704,2422 @@ class _StdioServer:
             self.ended.set()
 
 
+# --- Streamable HTTP: server                 spec: basic/transports/streamable-http ---
+#
+#   POST /mcp   request       --> 200 application/json      the response or an error
+#                             --> 200 text/event-stream     if a notification came first
+#                                 data: {notification}
+#                                 data: {response}
+#               notification  --> 202
+#               anything else --> 4xx, a JSON-RPC error
+#
+#   bytes --> _HttpConnection --> _HttpEndpoint.admit --> _HttpEndpoint.respond --> reply
+#             framing             line and fields        body, exchange
+#
+# The rules are in _HttpEndpoint, once. The built-in server and the ASGI application know
+# only how bytes come and go.
+
+_Fields = tuple[tuple[str, str], ...]  # header fields of an answer
+
+_JSON_FIELDS: _Fields = (("Content-Type", "application/json"),)
+_STREAM_FIELDS: _Fields = (
+    ("Content-Type", "text/event-stream"),
+    ("Cache-Control", "no-cache, no-transform"),
+    # http-22: SHOULD be included, so that proxies do not hold events back
+    ("X-Accel-Buffering", "no"),
+)
+_KEEP_ALIVE = b":\n\n"  # an SSE comment
+_METADATA_PATH = "/.well-known/oauth-protected-resource"
+_SINGLETONS = frozenset(
+    {"content-encoding", "content-length", "content-type", "expect", "host", "origin"}
+)
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
+_ORIGIN = re.compile(r"(https?)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
+_UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What a server takes from its HTTP clients before it refuses or hangs up."""
+
+    request_line: int = 8192
+    """Bytes of the request line; more is 414."""
+    header_bytes: int = 32768
+    """Bytes of the request line and all header fields; more is 431."""
+    header_count: int = 99
+    """Header fields; more is 431. http.server cannot read more than 99."""
+    body_bytes: int = 16 * 1024 * 1024
+    """Bytes of a request body; more is 413."""
+    chunk_overhead: int = 256 * 1024
+    """Bytes of chunk sizes, chunk extensions and trailers of one body; more is 400."""
+    header_seconds: float = 10.0
+    """From the first byte, or the connection, to the end of the header; then 408."""
+    body_seconds: float = 60.0
+    """From the end of the header to the end of the body; then 408."""
+    idle_seconds: float = 75.0
+    """Between two requests of a connection; then it is closed."""
+    blocked_seconds: float = 30.0
+    """For a client to read 64 KiB of what waits for it; then it is cut off."""
+    keep_alive_seconds: float = 15.0
+    """Between comments on a stream where nothing else is sent."""
+    shutdown_seconds: float = 2.0
+    """For requests in flight when the server ends."""
+    connections: int = 10_000
+    """Open connections; more are answered 503 and closed."""
+    requests: int = 1_000
+    """Requests in flight, streams not counted; more are answered 503."""
+    streams: int = 10_000
+    """Open subscriptions/listen streams; more are answered 503."""
+
+
+class _HttpAnswer(NamedTuple):
+    """A whole answer; the transport adds Content-Length, Connection and Date."""
+
+    status: int
+    fields: _Fields
+    body: bytes = b""
+
+
+class _HttpRefusal(Exception):
+    """A request that is answered with an HTTP error; `why` becomes the JSON-RPC error.
+
+    A text stands for an error whose code is the status, or -32600 for 400.
+    """
+
+    def __init__(
+        self, status: int, why: str | McpError, *fields: tuple[str, str], id: Any = None
+    ) -> None:
+        super().__init__(status, why)
+        self.status = status
+        self.fields = fields
+        if isinstance(why, str):
+            why = InvalidRequest(why) if status == 400 else McpError(why, code=status)
+        self.response = error_response(id, why)
+
+    def answer(self, fields: _Fields = ()) -> _HttpAnswer:
+        """Return the answer, with the fields that go out with all answers."""
+        fields = _JSON_FIELDS + self.fields + fields
+        return _HttpAnswer(self.status, fields, encode(self.response))
+
+
+@dataclass(frozen=True, slots=True)
+class _HttpHead:
+    """What request line and header fields say; shared by requests that say the same."""
+
+    headers: Mapping[str, str]
+    """Lower-case name -> value, without Authorization, which is the verifier's."""
+    json: bool = True
+    """The client takes a JSON answer."""
+    stream: bool = True
+    """The client takes an SSE stream."""
+    fields: _Fields = ()
+    """What goes out with all answers: CORS."""
+    answer: _HttpAnswer | None = None
+    """The answer, if it does not depend on the body."""
+
+
+class _HttpReply:
+    """The answer to one request on its way out: one JSON object or an SSE stream."""
+
+    __slots__ = ("head", "started")
+
+    def __init__(self, head: _HttpHead) -> None:
+        self.head = head
+        self.started = False
+
+    def whole(self, answer: _HttpAnswer) -> Awaitable[None]:
+        """Send a whole answer."""
+        raise NotImplementedError
+
+    def part(self, data: bytes, last: bool = False) -> Awaitable[None]:
+        """Send a part of a stream, before the first one the header."""
+        raise NotImplementedError
+
+    def send(self, message: JSON) -> Awaitable[None]:
+        """Send a notification: the first one turns the answer into a stream.
+
+        Dropped if the client does not take streams.
+        """
+        if not self.head.stream:
+            return _DONE
+        return self.part(_event(encode(message)))
+
+
+_DONE = _Done()
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: %b\n\n" % data
+
+
+class _HttpEndpoint:
+    """The MCP endpoint: what is answered, whoever moves the bytes.
+
+    `allowed_hosts` are values of Host, with or without port; `allowed_origins` are
+    origins such as "https://app.example". `verifier` is a Verifier or an Authorization.
+    """
+
+    def __init__(
+        self,
+        server: Server | Exchange,
+        *,
+        path: str = "/mcp",
+        allowed_hosts: Iterable[str] = (),
+        allowed_origins: Iterable[str] = (),
+        limits: HttpLimits = HttpLimits(),
+        verifier: Authorization | Verifier | None = None,
+    ) -> None:
+        self.exchange: Exchange = getattr(server, "handle", server)
+        self.subscriptions = _subscriptions_of(server)
+        self.path = path.rstrip("/")
+        self.allowed_hosts = frozenset(host.lower() for host in allowed_hosts)
+        self.allowed_origins = frozenset(map(_canonical_origin, allowed_origins))
+        self.limits = limits
+        if verifier is not None and not isinstance(verifier, Authorization):
+            verifier = Authorization(verifier)
+        self.authorization = verifier
+        self.requests = 0
+        self.streams = 0
+
+    # --- request line and header fields -------------------------------------------------
+
+    def admit(
+        self,
+        method: str,
+        path: str,
+        query: str,
+        fields: Iterable[tuple[str, str]],
+        loopback: bool,
+    ) -> _HttpHead:
+        """Check everything that does not need the body.
+
+        `fields` are (lower-case name, value) without Authorization; `loopback` tells
+        that the server is bound to a loopback address.
+        """
+        headers: dict[str, str] = {}
+        cors: _Fields = ()
+        try:
+            _collect(fields, headers)
+            self._check_host(headers.get("host"), loopback)
+            answer = self._metadata(method, path)
+            if answer is None:
+                cors = self._check_origin(headers.get("origin"), loopback)
+                answer = self._route(method, path, query, headers)
+            if answer is None:
+                self._check_content(headers)
+        except _HttpRefusal as refusal:
+            return _HttpHead(headers, fields=cors, answer=refusal.answer(cors))
+        if answer is not None:
+            answer = answer._replace(fields=answer.fields + cors)
+        json, stream = _accepted(headers.get("accept"))
+        return _HttpHead(types.MappingProxyType(headers), json, stream, cors, answer)
+
+    def _check_host(self, host: str | None, loopback: bool) -> None:
+        """Refuse names that are not ours: a DNS rebinding page sends its own."""
+        found = _HOST.fullmatch(host or "")
+        if host is None or found is None:
+            raise _HttpRefusal(400, "Host is missing or malformed")
+        if not self.allowed_hosts and not loopback:
+            return
+        if self.allowed_hosts & {host.lower(), found[1].lower()}:
+            return
+        if not loopback or found[1].lower().strip("[]") not in LOOPBACK_HOSTS:
+            name = host[:100]
+            raise _HttpRefusal(403, f"Host {name!r} is not in the option allowed_hosts")
+
+    def _check_origin(self, origin: str | None, loopback: bool) -> _Fields:
+        """Return the CORS fields; without Origin it is not a browser."""
+        if origin is None:
+            return ()
+        # http-02: MUST be validated; parsed, so that no prefix or substring passes
+        found = _ORIGIN.fullmatch(origin)
+        local = loopback and found and found[2].strip("[]") in LOOPBACK_HOSTS
+        if not local and _canonical_origin(origin) not in self.allowed_origins:
+            # http-03: MUST answer 403; "null" is an origin like any other
+            name = origin[:100]
+            message = f"Origin {name!r} is not in the option allowed_origins"
+            raise _HttpRefusal(403, message)
+        return (
+            ("Access-Control-Allow-Origin", origin),
+            ("Access-Control-Expose-Headers", "WWW-Authenticate, Retry-After"),
+            ("Vary", "Origin"),
+        )
+
+    def _metadata(self, method: str, path: str) -> _HttpAnswer | None:
+        """Answer for the metadata document: public, for pages of all origins."""
+        documents = self.authorization.documents if self.authorization else {}
+        document = documents.get(path)
+        if document is None:
+            return None
+        public = (("Access-Control-Allow-Origin", "*"),)
+        if method == "OPTIONS":
+            return _HttpAnswer(204, (*public, ("Access-Control-Allow-Methods", "GET")))
+        if method not in ("GET", "HEAD"):
+            raise _HttpRefusal(405, "Only GET is possible here", ("Allow", "GET"))
+        return _HttpAnswer(200, _JSON_FIELDS + public, document)
+
+    def _route(
+        self, method: str, path: str, query: str, headers: Mapping[str, str]
+    ) -> _HttpAnswer | None:
+        # http-01: MUST be a single path; a slash at its end is never a redirect
+        if path.rstrip("/") != self.path:
+            raise _HttpRefusal(404, f"Nothing is here; the endpoint is {self.path}")
+        if method == "OPTIONS":
+            return _preflight(headers)
+        if method != "POST":
+            # http-76: GET and DELETE SHOULD be answered 405
+            raise _HttpRefusal(405, "Only POST is possible", ("Allow", "POST, OPTIONS"))
+        # auth-39: MUST NOT be in the query, where every log has it
+        if re.search(r"(?:^|&)access_token=", query):
+            raise _HttpRefusal(400, "A token must not be in the query string")
+        return None
+
+    def _check_content(self, headers: Mapping[str, str]) -> None:
+        media, _, parameters = headers.get("content-type", "").partition(";")
+        # Any other type would let a web page send requests without a preflight.
+        if media.strip().lower() != "application/json":
+            raise _HttpRefusal(415, "Content-Type must be application/json")
+        charset = re.search(r"charset\s*=\s*\"?([^\s\";]*)", parameters.lower())
+        if charset and charset[1] not in _UTF8:
+            raise _HttpRefusal(415, "charset must be utf-8")
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            message = "Content-Encoding must be identity"
+            raise _HttpRefusal(415, message, ("Accept-Encoding", "identity"))
+        if headers.get("expect", "100-continue").lower() != "100-continue":
+            raise _HttpRefusal(417, "Expect can only be 100-continue")
+        length = headers.get("content-length", "0")
+        if not re.fullmatch(r"[0-9]+", length):
+            raise _HttpRefusal(400, "Content-Length must be digits")
+        if len(length) > 18 or int(length) > self.limits.body_bytes:
+            raise self.too_large()
+
+    def too_large(self) -> _HttpRefusal:
+        """Return the refusal of a body that is too long."""
+        return _HttpRefusal(413, f"A body has at most {self.limits.body_bytes} bytes")
+
+    def gate(self, head: _HttpHead, token: str | None) -> _HttpAnswer | None:
+        """Return the answer that needs no body, if there is one."""
+        if head.answer is None and self.authorization and token is None:
+            return self.authorization.unauthorized().answer(head.fields)
+        return head.answer
+
+    # --- body ---------------------------------------------------------------------------
+
+    async def respond(
+        self,
+        reply: _HttpReply,
+        token: str | None,
+        body: bytes,
+        peer: str | None,
+    ) -> None:
+        """Answer a POST. Raises nothing but CancelledError.
+
+        `token` is the value of Authorization.
+        """
+        head = reply.head
+        principal = None
+        try:
+            if self.authorization is not None:
+                principal = await self.authorization.principal(token)
+            message = read_message(
+                decode(body), headers=head.headers, principal=principal, peer=peer
+            )
+            del body
+            if isinstance(message, Notification):
+                # http-13: MUST be 202 with no body
+                await reply.whole(_HttpAnswer(202, head.fields))
+                return
+            response = await self._exchange(message, reply)
+        except _HttpRefusal as refusal:
+            await reply.whole(refusal.answer(head.fields))
+            return
+        except McpError as error:
+            # http-14: MUST be an error status
+            response = error_response(getattr(error, "id", None), error)
+        except Exception:
+            _log.exception("the exchange failed")
+            response = error_response(None, InternalError("Internal error"))
+        await self._finish(reply, response)
+
+    async def _exchange(self, request: Request, reply: _HttpReply) -> JSON:
+        limits = self.limits
+        if request.method == "subscriptions/listen":
+            if not reply.head.stream:
+                raise _HttpRefusal(406, "Accept: text/event-stream is needed", id=request.id)
+            if self.streams >= limits.streams:
+                busy = Overloaded(f"{limits.streams} streams are open")
+                return error_response(request.id, busy)
+            self.streams += 1
+            try:
+                return await self.exchange(request, reply.send)
+            finally:
+                self.streams -= 1
+        if self.requests >= limits.requests:
+            busy = Overloaded(f"{limits.requests} requests are in flight")
+            return error_response(request.id, busy)
+        self.requests += 1
+        try:
+            return await self.exchange(request, reply.send)
+        finally:
+            self.requests -= 1
+
+    async def _finish(self, reply: _HttpReply, response: JSON) -> None:
+        """Send the response. http-16: MUST be JSON or an SSE stream."""
+        data, response = encode_response(response)
+        head, error = reply.head, response.get("error")
+        if reply.started or (error is None and not head.json):
+            # http-21: the response SHOULD terminate the stream
+            await reply.part(_event(data), last=True)
+        elif error is None:
+            await reply.whole(_HttpAnswer(200, _JSON_FIELDS + head.fields, data))
+        else:
+            status, fields = self._error_fields(error)
+            await reply.whole(_HttpAnswer(status, fields + head.fields, data))
+
+    def _error_fields(self, error: JSON) -> tuple[int, _Fields]:
+        """Return status and fields for a JSON-RPC error."""
+        status = HTTP_STATUS.get(error["code"], 200)
+        data = error.get("data")
+        found = list(_JSON_FIELDS)
+        if isinstance(data, dict) and status in (429, 503) and "retryAfter" in data:
+            found.append(("Retry-After", str(data["retryAfter"])))
+        if isinstance(data, dict) and status == 403 and self.authorization:
+            # auth-53: SHOULD be 403 with a challenge that names the scopes
+            scopes = data.get("requiredScopes", ())
+            found.append(self.authorization.insufficient(scopes))
+        return status, tuple(found)
+
+
+def _collect(fields: Iterable[tuple[str, str]], headers: dict[str, str]) -> None:
+    """Fill `headers`; a field that two parties could read differently is refused."""
+    for name, value in fields:
+        if name not in headers:
+            headers[name] = value
+        elif name.startswith("mcp-"):
+            # http-67: of two values, one does not match the body
+            raise _HttpRefusal(400, _mismatch(f"{name[:100]} occurs more than once"))
+        elif name in _SINGLETONS:
+            raise _HttpRefusal(400, f"{name} occurs more than once")
+        else:
+            headers[name] += ", " + value
+
+
+def _canonical_origin(origin: str) -> str:
+    """Bring an origin into one form: lower case, no default port."""
+    found = _ORIGIN.fullmatch(origin.lower().rstrip("/"))
+    if found is None:
+        return origin
+    scheme, host, port = found.groups()
+    if port in (None, _DEFAULT_PORTS[scheme]):
+        return f"{scheme}://{host}"
+    return f"{scheme}://{host}:{port}"
+
+
+def _preflight(headers: Mapping[str, str]) -> _HttpAnswer:
+    fields = [("Allow", "POST, OPTIONS")]
+    if "origin" in headers:
+        asked = headers.get("access-control-request-headers", "").split(",")
+        names = [name.strip() for name in asked if _TOKEN.fullmatch(name.strip())]
+        fields.append(("Access-Control-Allow-Methods", "POST"))
+        # By name, because `*` does not cover Authorization, nor are there wildcards for
+        # Mcp-Param-*.
+        fields.append(("Access-Control-Allow-Headers", ", ".join(names)))
+        fields.append(("Access-Control-Max-Age", "600"))
+    return _HttpAnswer(204, tuple(fields))
+
+
+def _accepted(accept: str | None) -> tuple[bool, bool]:
+    """Tell whether the client takes JSON and SSE. http-09 binds clients, so be lenient.
+
+    A client that names neither gets JSON.
+    """
+    if accept is None:
+        return True, True
+    quality: dict[str, bool] = {}
+    for one in accept.lower().split(","):
+        media, *parameters = (part.strip() for part in one.split(";"))
+        refused = any(re.fullmatch(r"q\s*=\s*0(?:\.0*)?", p) for p in parameters)
+        quality[media] = not refused
+    stream = _quality(quality, "text/event-stream", "text/*", "*/*")
+    json = _quality(quality, "application/json", "application/*", "*/*")
+    return json or not stream, stream
+
+
+def _quality(quality: Mapping[str, bool], *ranges: str) -> bool:
+    """Look up the most specific range that is there."""
+    return next((quality[one] for one in ranges if one in quality), False)
+
+
+def _subscriptions_of(server: Any) -> Subscriptions | None:
+    """Find a server's streams, also below wrappers made with functools.wraps."""
+    inner = inspect.unwrap(server) if callable(server) else server
+    found = getattr(getattr(inner, "__self__", inner), "subscriptions", None)
+    return found if isinstance(found, Subscriptions) else None
+
+
+# --- the built-in HTTP server: asyncio moves the bytes, http.server reads the header ----
+
+_HEAD_MEMO = 256  # header blocks remembered
+_HEAD_MEMO_BYTES = 2048  # none that is longer
+_DRAIN_BYTES = 65536  # of a refused request are skipped; more closes the connection
+_PIPELINE_BYTES = 65536  # that arrive while a request runs; then reading waits
+_LINGER_SECONDS = 2.0  # for a refused client to read the answer
+# RFC 9112 without what its readers disagree about: no folded lines, no space before the
+# colon, no bare CR or LF, no control characters.
+_HEAD_GRAMMAR = re.compile(
+    rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [!-~]+ HTTP/[0-9]\.[0-9]\r\n"
+    rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*\r\n)*\r\n"
+)
+_BARE_LF = re.compile(rb"(?<!\r)\n")
+_CREDENTIALS = re.compile(
+    rb"\r\nauthorization:[ \t]*([\t -~\x80-\xff]*)(?=\r\n)", re.IGNORECASE
+)
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;[\t -~\x80-\xff]*)?")
+_TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
+# What a connection is doing; each but _CLOSING has its own end of patience.
+_IDLE, _HEADER, _BODY, _RUNNING, _CLOSING = range(5)
+
+
+class _Head(NamedTuple):
+    """A parsed header block: what the rules say, and how the body is framed."""
+
+    rules: _HttpHead
+    length: int = 0
+    """Bytes of the body; -1 if it comes in chunks."""
+    expects: bool = False
+    close: bool = False
+    old: bool = False
+    """HTTP/1.0: no chunks."""
+    bodiless: bool = False
+    """HEAD: the answer has no body."""
+
+
+class _Chunks:
+    """Decode a chunked body; extensions and trailers are skipped."""
+
+    def __init__(self, endpoint: _HttpEndpoint) -> None:
+        self.endpoint = endpoint
+        self.data = bytearray()
+        self.left: int | None = None  # of the chunk, its CRLF included
+        self.overhead = 0
+        self.trailers = False
+
+    def feed(self, buffer: bytearray) -> bool:
+        """Take what is there; True at the end. Raises _HttpRefusal."""
+        while True:
+            if self.left is not None:
+                if not self._content(buffer, self.left):
+                    return False
+                continue
+            end = buffer.find(b"\r\n")
+            self.overhead += 2 + (end if end >= 0 else 0)
+            waiting = 0 if end >= 0 else len(buffer)
+            if self.overhead + waiting > self.endpoint.limits.chunk_overhead:
+                raise _HttpRefusal(400, "Too much between the chunks of the body")
+            if end < 0:
+                self.overhead -= 2
+                return False
+            line = bytes(buffer[:end])
+            del buffer[: end + 2]
+            if self._line(line):
+                return True
+
+    def _content(self, buffer: bytearray, left: int) -> bool:
+        take = min(left, len(buffer))
+        ready = take == left
+        self.data += buffer[: min(take, left - 2)]
+        if ready and buffer[left - 2 : left] != b"\r\n":
+            raise _HttpRefusal(400, "A chunk does not end where its size says")
+        if not ready:
+            take = min(take, left - 2)
+        del buffer[:take]
+        self.left = None if ready else left - take
+        return ready
+
+    def _line(self, line: bytes) -> bool:
+        if self.trailers:
+            if line and not _TRAILER.fullmatch(line):
+                raise _HttpRefusal(400, "A malformed trailer")
+            return not line
+        found = _CHUNK_SIZE.fullmatch(line)
+        if found is None:
+            raise _HttpRefusal(400, "A malformed chunk size")
+        size = int(found[1], 16)
+        if len(self.data) + size > self.endpoint.limits.body_bytes:
+            raise self.endpoint.too_large()
+        self.trailers = size == 0
+        self.left = size + 2 if size else None
+        return False
+
+
+class _ConnectionReply(_HttpReply):
+    """A reply that writes to a connection, one write per answer or event."""
+
+    __slots__ = ("connection", "old")
+
+    def __init__(self, connection: _HttpConnection, head: _Head) -> None:
+        self.head = head.rules
+        self.started = False
+        self.old = head.old
+        self.connection: _HttpConnection | None = connection
+
+    def whole(self, answer: _HttpAnswer) -> Awaitable[None]:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.write_answer(answer)
+            connection.finished()
+        return _DONE
+
+    def part(self, data: bytes, last: bool = False) -> Awaitable[None]:
+        connection = self.connection
+        if connection is None:
+            return _DONE
+        if not self.old:
+            end = b"\r\n0\r\n\r\n" if last else b"\r\n"
+            data = b"%x\r\n%b%b" % (len(data), data, end)
+        if not self.started:
+            self.started = True
+            data = connection.stream_header(self) + data
+        connection.transport.write(data)
+        if last:
+            self.connection = None
+            connection.finished()
+        return connection.drained()
+
+
+class _HttpConnection(asyncio.Protocol):
+    """One connection: requests are read, run and answered one after the other."""
+
+    __slots__ = (
+        "buffer",
+        "chunks",
+        "deadline",
+        "head",
+        "peer",
+        "reply",
+        "scanned",
+        "site",
+        "skip",
+        "state",
+        "task",
+        "token",
+        "transport",
+        "unread",
+        "waiter",
+    )
+    transport: asyncio.Transport
+
+    def __init__(self, site: _HttpSite) -> None:
+        self.site = site
+        self.buffer = bytearray()
+        self.state = _HEADER
+        self.deadline = math.inf
+        self.head: _Head | None = None
+        self.token: str | None = None
+        self.chunks: _Chunks | None = None
+        self.reply: _ConnectionReply | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.waiter: asyncio.Future[None] | None = None
+        self.scanned = 0  # bytes of the buffer without an end of the header
+        self.skip = 0  # bytes of a refused body that are still to come
+        self.unread = 0  # what waited for the client when it was last looked at
+        self.peer: str | None = None
+
+    # --- what asyncio calls ---------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        peer = transport.get_extra_info("peername")
+        self.peer = str(peer[0]) if peer else None
+        self._await(_HEADER, self.site.limits.header_seconds)
+        self.site.connections.add(self)
+        if len(self.site.connections) > self.site.limits.connections:
+            busy = Overloaded(f"{self.site.limits.connections} connections are open")
+            self._refuse(_HttpRefusal(503, busy, ("Retry-After", "1")))
+
+    def data_received(self, data: bytes) -> None:
+        if self.state == _CLOSING:
+            return
+        self.buffer += data
+        if self.task is None:
+            self._advance()
+        elif len(self.buffer) > _PIPELINE_BYTES:
+            self.transport.pause_reading()
+
+    def eof_received(self) -> None:
+        """Treat the end of input as the end of the client.
+
+        A client that only closed its sending side looks the same, and waiting for a write
+        to fail would leave work running that nobody wants: http-23, cancellation-04.
+        Answers that are ready are still written.
+        """
+        self._cancel()
+        self._await(_CLOSING, self.site.limits.blocked_seconds)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.site.connections.discard(self)
+        self._cancel()
+        self._wake()
+
+    def pause_writing(self) -> None:
+        self.unread = self.transport.get_write_buffer_size()
+        self.waiter = self.site.loop.create_future()
+        self.deadline = self.site.loop.time() + self.site.limits.blocked_seconds
+
+    def resume_writing(self) -> None:
+        self._wake()
+        if self.state == _RUNNING:
+            self._await(_RUNNING, self.site.limits.keep_alive_seconds)
+        elif self.state == _IDLE:
+            self._await(_IDLE, self.site.limits.idle_seconds)
+            self._advance()
+
+    # --- reading --------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Take requests from the buffer until one runs or is not complete."""
+        if not self.transport.is_reading() and not self.transport.is_closing():
+            self.transport.resume_reading()
+        try:
+            while self.task is None and self.waiter is None and self.state != _CLOSING:
+                if self.head is None and not self._read_head():
+                    return
+                if self.head is not None and not self._read_body(self.head):
+                    return
+        except _HttpRefusal as refusal:
+            self._refuse(refusal)
+
+    def _read_head(self) -> bool:
+        """Read a header block; False if it is not complete."""
+        buffer = self.buffer
+        if self.skip:
+            skipped = min(self.skip, len(buffer))
+            del buffer[:skipped]
+            self.skip -= skipped
+        while buffer.startswith(b"\r\n"):  # RFC 9112 2.2
+            del buffer[:2]
+        if not buffer:
+            return False
+        end = buffer.find(b"\r\n\r\n", max(0, self.scanned - 3))
+        if end < 0:
+            self._wait_for_head()
+            return False
+        block = bytes(buffer[: end + 4])
+        del buffer[: end + 4]
+        self.scanned = 0
+        head, self.token = self.site.read_head(block)
+        answer = self.site.endpoint.gate(head.rules, self.token)
+        self.head = head
+        if answer is not None:
+            self._answer_early(head, answer)
+        return True
+
+    def _wait_for_head(self) -> None:
+        limits, buffer = self.site.limits, self.buffer
+        if _BARE_LF.search(buffer, self.scanned):
+            raise _HttpRefusal(400, "A line must end with CR and LF")
+        if len(buffer) > limits.header_bytes:
+            raise _HttpRefusal(431, f"A header has at most {limits.header_bytes} bytes")
+        if len(buffer) > limits.request_line and buffer.find(b"\n") < 0:
+            raise _HttpRefusal(414, f"At most {limits.request_line} bytes")
+        self.scanned = len(buffer)
+        if self.state == _IDLE:
+            self._await(_HEADER, limits.header_seconds)
+
+    def _answer_early(self, head: _Head, answer: _HttpAnswer) -> None:
+        """Answer without the body; it is skipped, or the connection closed."""
+        keep = 0 <= head.length <= _DRAIN_BYTES and not head.expects and not head.close
+        if not keep:
+            self.head = head = head._replace(close=True)
+        self.write_answer(answer)
+        self.head = None
+        self.skip = max(0, head.length)
+        if not keep:
+            self._linger()
+        elif self.skip:
+            self._await(_BODY, self.site.limits.body_seconds)
+        else:
+            self._await(_IDLE, self.site.limits.idle_seconds)
+
+    def _read_body(self, head: _Head) -> bool:
+        """Read a body and start its task; False if it is not complete."""
+        buffer = self.buffer
+        if head.length < 0:
+            self.chunks = self.chunks or _Chunks(self.site.endpoint)
+            if not self.chunks.feed(buffer):
+                self._wait_for_body(head)
+                return False
+            body = bytes(self.chunks.data)
+            self.chunks = None
+        elif len(buffer) < head.length:
+            self._wait_for_body(head)
+            return False
+        else:
+            body = bytes(buffer[: head.length])
+            del buffer[: head.length]
+        self.state = _RUNNING
+        self.deadline = math.inf
+        self.reply = reply = _ConnectionReply(self, head)
+        self.task = self.site.loop.create_task(self._run(reply, self.token, body))
+        return True
+
+    def _wait_for_body(self, head: _Head) -> None:
+        if self.state == _BODY:
+            return
+        self._await(_BODY, self.site.limits.body_seconds)
+        if head.expects and not self.buffer:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    async def _run(
+        self, reply: _ConnectionReply, token: str | None, body: bytes
+    ) -> None:
+        try:
+            responding = self.site.endpoint.respond(reply, token, body, self.peer)
+            del body
+            await responding
+        finally:
+            self.task = None
+            if reply.connection is not None:  # cancelled before there was an answer
+                reply.connection = None
+                self.transport.abort()
+        if self.buffer or not self.transport.is_reading():
+            self._advance()
+
+    # --- writing --------------------------------------------------------------------
+
+    def write_answer(self, answer: _HttpAnswer) -> None:
+        """Write an answer with one call."""
+        head = self.head
+        close = self.site.ending or head is None or head.close
+        prefix = self.site.prefix(answer.status, answer.fields, close)
+        if answer.status == 204:
+            self.transport.write(prefix + b"\r\n")
+            return
+        body = b"" if head is not None and head.bodiless else answer.body
+        size = len(answer.body)
+        self.transport.write(b"%bContent-Length: %d\r\n\r\n%b" % (prefix, size, body))
+
+    def stream_header(self, reply: _ConnectionReply) -> bytes:
+        """Return the header of a stream, which starts now."""
+        self._await(_RUNNING, self.site.limits.keep_alive_seconds)
+        fields = _STREAM_FIELDS + reply.head.fields
+        if reply.old:
+            return self.site.prefix(200, fields, True) + b"\r\n"
+        fields = (*fields, ("Transfer-Encoding", "chunked"))
+        return self.site.prefix(200, fields, self.site.ending) + b"\r\n"
+
+    def drained(self) -> Awaitable[None]:
+        """Return something to await: the client has read enough for more."""
+        if self.waiter is None:
+            return _DONE
+        return asyncio.shield(self.waiter)
+
+    def finished(self) -> None:
+        """Go on after an answer."""
+        head, self.head, self.reply = self.head, None, None
+        if self.site.ending or head is None or head.close or head.old:
+            self.close()
+        else:
+            self._await(_IDLE, self.site.limits.idle_seconds)
+
+    def _refuse(self, refusal: _HttpRefusal) -> None:
+        """Answer what cannot be read on, and close."""
+        self.head = None
+        self.write_answer(refusal.answer())
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close so that the client can read the answer: unread input would reset it."""
+        self.buffer.clear()
+        self._await(_CLOSING, _LINGER_SECONDS)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    # --- the end --------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close when everything is written."""
+        self._await(_CLOSING, self.site.limits.blocked_seconds)
+        self.transport.close()
+
+    def _cancel(self) -> None:
+        """Stop the running request. http-24: MUST NOT send anything more for it."""
+        if self.reply is not None:
+            self.reply.connection = None
+        if self.task is not None:
+            self.task.cancel()
+
+    def _wake(self) -> None:
+        waiter, self.waiter = self.waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def _await(self, state: int, seconds: float) -> None:
+        self.state = state
+        if self.waiter is None:
+            self.deadline = self.site.loop.time() + seconds
+
+    def expire(self, now: float) -> None:
+        """Act on a deadline that has passed."""
+        if self.waiter is not None:
+            size = self.transport.get_write_buffer_size()
+            if self.unread - size < 65536:
+                _log.info("%s does not read; it is cut off", self.peer)
+                self.transport.abort()
+                return
+            self.unread = size
+            self.deadline = now + self.site.limits.blocked_seconds
+        elif self.state == _RUNNING:
+            self.deadline = math.inf
+            if self.reply is not None and self.reply.started:
+                self.deadline = now + self.site.limits.keep_alive_seconds
+                self.reply.part(_KEEP_ALIVE)
+        elif self.state == _CLOSING:
+            self.transport.abort()
+        elif self.state == _IDLE or self.skip or not (self.buffer or self.head):
+            self.close()
+        else:
+            self._refuse(_HttpRefusal(408, "The request took too long to arrive"))
+
+
+class _HttpSite:
+    """What the connections of a built-in server share."""
+
+    def __init__(self, endpoint: _HttpEndpoint, loopback: bool) -> None:
+        self.endpoint = endpoint
+        self.limits = endpoint.limits
+        self.loopback = loopback
+        self.loop = asyncio.get_running_loop()
+        self.connections: set[_HttpConnection] = set()
+        self.ending = False
+        self.grammar = _grammar()
+        self.memo: dict[bytes, _Head] = {}
+        self.prefixes: dict[tuple[int, _Fields, bool], bytes] = {}
+        self.date = ""
+
+    def read_head(self, block: bytes) -> tuple[_Head, str | None]:
+        """Parse a header block, or remember it; returns also the Authorization value.
+
+        Credentials are cut out before: they are never remembered. Raises _HttpRefusal.
+        """
+        found = self.memo.get(block)
+        if found is not None:
+            return found, None
+        given = _CREDENTIALS.findall(block)
+        if given:
+            block = _CREDENTIALS.sub(b"", block)
+            found = self.memo.get(block)
+        if len(given) > 1:
+            raise _HttpRefusal(400, "authorization occurs more than once")
+        if found is None:
+            found = self._parse(block)
+            if len(block) <= _HEAD_MEMO_BYTES and "cookie" not in found.rules.headers:
+                if len(self.memo) >= _HEAD_MEMO:
+                    self.memo.clear()
+                self.memo[block] = found
+        return found, given[0].decode("latin-1").strip(" \t") if given else None
+
+    def _parse(self, block: bytes) -> _Head:
+        limits = self.limits
+        if block.find(b"\n") > limits.request_line:
+            raise _HttpRefusal(414, f"At most {limits.request_line} bytes")
+        if len(block) > limits.header_bytes:
+            raise _HttpRefusal(431, f"A header has at most {limits.header_bytes} bytes")
+        if block.count(b"\n") - 2 > limits.header_count:
+            raise _HttpRefusal(431, f"A header has at most {limits.header_count} fields")
+        if not _HEAD_GRAMMAR.fullmatch(block):
+            raise _HttpRefusal(400, "The request line or a header field is malformed")
+        parsed = self.grammar(block)
+        # http.server drops everything after a line that it cannot read
+        if parsed.refusal or parsed.headers.defects:
+            raise _HttpRefusal(*(parsed.refusal or (400, "A header field is malformed")))
+        fields = [(k.lower(), v.strip(" \t")) for k, v in parsed.headers.items()]
+        old = parsed.request_version == "HTTP/1.0"
+        length = _body_length(fields, old)
+        path, _, query = parsed.path.partition("?")
+        rules = self.endpoint.admit(parsed.command, path, query, fields, self.loopback)
+        options = rules.headers.get("connection", "").lower()
+        return _Head(
+            rules=rules,
+            length=length,
+            expects="expect" in rules.headers and not old,
+            close=old or "close" in re.split(r"[ \t,]+", options),
+            old=old,
+            bodiless=parsed.command == "HEAD",
+        )
+
+    def prefix(self, status: int, fields: _Fields, close: bool) -> bytes:
+        """Return status line and fields, remembered for as long as the date is right."""
+        found = self.prefixes.get((status, fields, close))
+        if found is None:
+            phrase = self.grammar.responses[status][0]
+            lines = [f"HTTP/1.1 {status} {phrase}", f"Date: {self.date}"]
+            lines += [f"{name}: {value}" for name, value in fields]
+            if close:
+                lines.append("Connection: close")
+            found = "".join(line + "\r\n" for line in lines).encode("latin-1")
+            if len(self.prefixes) >= _HEAD_MEMO:
+                self.prefixes.clear()
+            self.prefixes[status, fields, close] = found
+        return found
+
+    async def watch(self) -> None:
+        """Act on deadlines: one timer for all connections."""
+        limits = self.limits
+        patience = min(limits.header_seconds, limits.body_seconds, limits.idle_seconds)
+        patience = min(patience, limits.blocked_seconds, limits.keep_alive_seconds)
+        while True:
+            self.date = self.grammar.now()
+            self.prefixes.clear()
+            await asyncio.sleep(max(0.01, min(1.0, patience / 4)))
+            now = self.loop.time()
+            for connection in list(self.connections):
+                if connection.deadline <= now:
+                    connection.expire(now)
+
+    async def end(self) -> None:
+        """End gracefully: streams get their result, requests in flight some time."""
+        self.ending = True
+        try:
+            # subscriptions-07, subscriptions-08: SHOULD send the result, then close
+            if self.endpoint.subscriptions is not None:
+                self.endpoint.subscriptions.end()
+            for connection in list(self.connections):
+                if connection.task is None:
+                    connection.close()
+            await self._until_gone(self.limits.shutdown_seconds)
+        finally:
+            tasks = [one.task for one in self.connections if one.task is not None]
+            for task in tasks:
+                task.cancel()
+            for connection in list(self.connections):
+                connection.transport.abort()
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.limits.shutdown_seconds)
+
+    async def _until_gone(self, seconds: float) -> None:
+        end = self.loop.time() + seconds
+        while self.connections and self.loop.time() < end:
+            await asyncio.sleep(0.01)
+
+
+def _body_length(fields: Sequence[tuple[str, str]], old: bool) -> int:
+    """Return the length of the body, -1 for chunks; refuse what is ambiguous."""
+    lengths = [value for name, value in fields if name == "content-length"]
+    codings = [value for name, value in fields if name == "transfer-encoding"]
+    if len(lengths) + len(codings) > 1:
+        raise _HttpRefusal(400, "The length of the body is given more than once")
+    if codings and codings[0].lower() != "chunked":
+        raise _HttpRefusal(501, "Transfer-Encoding can only be chunked")
+    if codings and old:
+        raise _HttpRefusal(400, "HTTP/1.0 has no Transfer-Encoding")
+    if lengths and not re.fullmatch(r"[0-9]+", lengths[0]):
+        raise _HttpRefusal(400, "Content-Length must be digits")
+    if codings:
+        return -1
+    # A length of that many digits is refused by its value, later.
+    return int(lengths[0][:4000]) if lengths else 0
+
+
+@functools.cache
+def _grammar() -> Any:
+    """Return the class that parses a header block; http.server is imported here."""
+    import http.server
+    import io
+
+    class Grammar(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def __init__(self, block: bytes) -> None:
+            self.refusal: tuple[int, str] | None = None
+            self.rfile = io.BufferedReader(io.BytesIO(block))  # type: ignore[arg-type]
+            self.raw_requestline = self.rfile.readline()
+            if self.parse_request() and self.request_version < "HTTP/1.0":
+                self.refusal = 505, "HTTP/1.1 is spoken here"
+
+        def send_error(
+            self, code: int, message: str | None = None, explain: str | None = None
+        ) -> None:
+            self.refusal = int(code), message or ""
+
+        def handle_expect_100(self) -> bool:
+            return True
+
+        @classmethod
+        def now(cls) -> str:
+            return cls.date_time_string(cls.__new__(cls))
+
+    return Grammar
+
+
+async def serve_http(
+    server: Server | Exchange,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    *,
+    path: str = "/mcp",
+    allowed_hosts: Iterable[str] = (),
+    allowed_origins: Iterable[str] = (),
+    limits: HttpLimits = HttpLimits(),
+    ssl: Any = None,
+    verifier: Authorization | Verifier | None = None,
+    on_ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve Streamable HTTP until cancelled, then end gracefully.
+
+    "localhost" listens on IPv4 and IPv6. Port 0 takes a free one; `on_ready` is told the
+    URL. `ssl` is an SSLContext. On a loopback address only loopback names pass as Host,
+    and loopback origins as Origin; elsewhere every Host passes unless `allowed_hosts`
+    says which.
+    """
+    endpoint = _HttpEndpoint(
+        server,
+        path=path,
+        allowed_hosts=allowed_hosts,
+        allowed_origins=allowed_origins,
+        limits=limits,
+        verifier=verifier,
+    )
+    # http-05: SHOULD bind only to localhost when running locally, hence the default
+    loopback = _is_loopback(host)
+    if not loopback and not endpoint.allowed_hosts:
+        _log.warning("%s is not a loopback address, and allowed_hosts is empty: "
+                     "requests for any Host are served", host)
+    site = _HttpSite(endpoint, loopback)
+    listeners = await _listen_on(site, host, port, ssl)
+    try:
+        if on_ready is not None:
+            port = listeners[0].sockets[0].getsockname()[1]
+            name = f"[{host}]" if ":" in host else host
+            on_ready(f"{'https' if ssl else 'http'}://{name}:{port}{path}")
+        await site.watch()
+    finally:
+        for listener in listeners:
+            listener.close()
+        await site.end()
+
+
+def _is_loopback(host: str) -> bool:
+    return host in LOOPBACK_HOSTS or host.startswith("127.")
+
+
+async def _listen_on(
+    site: _HttpSite, host: str, port: int, ssl: Any
+) -> list[asyncio.Server]:
+    found: list[asyncio.Server] = []
+    for address in ("127.0.0.1", "::1") if host == "localhost" else (host,):
+        try:
+            listener = await site.loop.create_server(
+                lambda: _HttpConnection(site), address, port, backlog=1024, ssl=ssl
+            )
+        except OSError:
+            if not found:
+                raise
+            continue  # there is no IPv6 here
+        port = listener.sockets[0].getsockname()[1]
+        found.append(listener)
+    return found
+
+
+# --- client transports -----------------------------------------------------------------
+#
+#   await transport(request, send)      one Exchange per server
+#
+#   stdio   one process for all requests; answers find their request by id,
+#           notifications by progressToken or subscriptionId; giving up = cancelled
+#   HTTP    one POST per request, answered as JSON or as an SSE stream;
+#           giving up = closing the connection
+
+STDERR_TAIL = 8192  # bytes of a server's stderr that are kept
+SHUTDOWN_STEP = 2.0  # seconds before the next rung of the shutdown ladder
+LAST_WORDS = 0.5  # seconds for output that is still in the pipes of a dead process
+RESTARTS = 3  # failed starts in a row before a server is given up
+INBOX_SIZE = 1000  # notifications that wait for one request's `send`
+
+
+class TransportError(ConnectionError):
+    """The server cannot be reached, has stopped, or answered what is not MCP.
+
+    Whatever fails that is neither the peer's JSON-RPC error (RemoteError) nor a timeout
+    (TimeoutError) is this one exception. `status` and `headers` are those of the HTTP
+    answer, if there was one.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        status: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = dict(headers or {})
+
+
+class PostAnswer(dict[str, JSON]):
+    """A response and the HTTP status and fields that it came with."""
+
+    status = 200
+    headers: Mapping[str, str] = {}
+
+
+def _torn_down(message: JSON, request: Request) -> JSON | None:
+    """Return the result that a server's notifications/cancelled stands for, or None.
+
+    The pages on cancellation and on subscriptions differ in how a server ends a listen
+    stream: notification or result. To us both are the graceful end.
+    """
+    if message.get("method") != "notifications/cancelled":
+        return None
+    # cancellation-12: MUST reference a subscriptions/listen request
+    if request.method != "subscriptions/listen":
+        return None
+    params = message.get("params")
+    if not isinstance(params, dict) or not _same_id(params.get("requestId"), request.id):
+        return None
+    meta = {META_SUBSCRIPTION_ID: request.id}
+    return result_response(request.id, {"resultType": COMPLETE, "_meta": meta})
+
+
+def _same_id(one: JSON, other: JSON) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+# --- stdio client                                      spec: basic/transports/stdio ---
+
+
+class _Call:
+    """One request in flight: what arrived for it and was not looked at yet."""
+
+    __slots__ = ("answered", "failure", "inbox", "request", "waiter")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.inbox: deque[JSON] = deque()
+        self.waiter: asyncio.Future[None] | None = None
+        self.failure: str | None = None
+        self.answered = False
+
+    def put(self, message: JSON) -> None:
+        if len(self.inbox) >= INBOX_SIZE:
+            _log.warning("request %r: too slow a reader", self.request.id)
+            self.inbox.popleft()
+        self.inbox.append(message)
+        self._wake()
+
+    def fail(self, reason: str) -> None:
+        self.failure = reason
+        self._wake()
+
+    def _wake(self) -> None:
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    async def next(self) -> JSON:
+        """Return the next message; raises TransportError once none can come."""
+        while not self.inbox:
+            if self.failure is not None:
+                raise TransportError(self.failure)
+            self.waiter = asyncio.get_running_loop().create_future()
+            await self.waiter
+        return self.inbox.popleft()
+
+
+class _ServerProcess(asyncio.SubprocessProtocol):
+    """One run of a server: its pipes, and the requests that wait for its answers."""
+
+    def __init__(self, limit: int, on_stderr: Callable[[bytes], None] | None) -> None:
+        self.calls: dict[Id, _Call] = {}
+        self.tail = bytearray()
+        self.ended = False
+        self.proven = False
+        self._lines = LineSplitter(limit)
+        self._on_stderr = on_stderr
+        self._first = True
+        self._open = {1, 2}
+        self._timer: asyncio.TimerHandle | None = None
+        self._room: asyncio.Future[None] | None = None
+
+    # --- what asyncio calls -----------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.process = typing.cast(asyncio.SubprocessTransport, transport)
+        self.exited: asyncio.Future[None] = self.loop.create_future()
+        self.stdin = typing.cast(
+            asyncio.WriteTransport, self.process.get_pipe_transport(0)
+        )
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 1:
+            for line in self._lines.feed(data):
+                self._line(line)
+            return
+        # stdio-03: stderr is not a sign of an error; drained, or the server would block
+        self.tail += data
+        del self.tail[:-STDERR_TAIL]
+        if self._on_stderr is not None:
+            self._on_stderr(data)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 1 and (last := self._lines.end()):
+            self._line(last)
+        self._open.discard(fd)
+        self._closing(fd != 2)
+
+    def process_exited(self) -> None:
+        if not self.exited.done():
+            self.exited.set_result(None)
+        self._closing(True)
+
+    def pause_writing(self) -> None:
+        self._room = self.loop.create_future()
+
+    def resume_writing(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+
+    # --- the end ----------------------------------------------------------------------
+
+    def _closing(self, final: bool) -> None:
+        """End once all output was read, or soon after anything final has happened.
+
+        Not at once, because answers may still be in the pipe; not later, because a
+        grandchild may hold the pipe open for ever.
+        """
+        if self.exited.done() and not self._open:
+            self._end()
+        elif final and self._timer is None and not self.ended:
+            self._timer = self.loop.call_later(LAST_WORDS, self._end)
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.ended:
+            self.ended = True
+            self.fail(self.obituary())
+            self.resume_writing()
+
+    def fail(self, reason: str) -> None:
+        """Make every request in flight fail."""
+        for call in self.calls.values():
+            call.fail(reason)
+
+    def obituary(self) -> str:
+        """Say how the process ended, and the last lines that it wrote to stderr."""
+        status = self.process.get_returncode()
+        if status is None:
+            text = "The server closed its output"
+        elif status < 0:
+            text = f"The server was ended by signal {-status}"
+        else:
+            text = f"The server exited with status {status}"
+        tail = self.tail.decode("utf-8", "replace").strip().splitlines()[-10:]
+        return "\n  ".join([text + (", after writing to stderr:" if tail else ""), *tail])
+
+    async def stop(self, step: float = SHUTDOWN_STEP) -> None:
+        """Climb the ladder: close the input, SIGTERM, SIGKILL; then what it started."""
+        self.ended = True
+        self.fail("The connection to the server was closed")
+        # stdio-12: SHOULD close the input, wait, and only then use force
+        self.stdin.close()
+        for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
+            await asyncio.wait([self.exited], timeout=step)
+            if self.exited.done():
+                break
+            self._signal(number)
+        await asyncio.wait([self.exited], timeout=step)
+        await self._stop_group()
+        self.process.close()
+
+    async def _stop_group(self) -> None:
+        """End the children of a server that ended without them."""
+        for _ in range(10):
+            if not self._signal(signal.SIGTERM):
+                return
+            await asyncio.sleep(0.02)
+        self._signal(getattr(signal, "SIGKILL", signal.SIGTERM))
+
+    def _signal(self, number: int) -> bool:
+        """Signal the process group; False when nobody is left in it."""
+        try:
+            if hasattr(os, "killpg"):
+                os.killpg(self.process.get_pid(), number)
+            else:
+                self.process.send_signal(number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return hasattr(os, "killpg")
+
+    # --- messages ---------------------------------------------------------------------
+
+    def write(self, message: JSON) -> None:
+        """Write one message; stdio-05: nothing else goes to the server's input."""
+        self.stdin.write(encode(message) + b"\n")
+
+    async def exchange(self, request: Request, send: Send) -> JSON:
+        """Send one request and wait for its answer."""
+        # base-06: MUST NOT match the id of a request in flight
+        if request.id in self.calls:
+            raise ValueError(f"a request with the id {request.id!r} is in flight")
+        call = self.calls[request.id] = _Call(request)
+        try:
+            if self._room is not None:
+                await asyncio.shield(self._room)
+            if self.ended:
+                raise TransportError(self.obituary())
+            self.write(request_message(request.id, request.method, request.params))
+            while "method" in (message := await call.next()):
+                await send(message)
+            return message
+        except TransportError:
+            raise
+        except BaseException:
+            # stdio-10, cancellation-05: MUST tell the server
+            # cancellation-11: and MUST NOT for a request that was answered
+            if not (call.answered or self.ended):
+                self.write(_cancelled(request.id))
+            raise
+        finally:
+            del self.calls[request.id]
+
+    def _line(self, line: bytes | None) -> None:
+        """Take one line; what is not a message is reported and skipped."""
+        if line is None:
+            # Whose answer it was cannot be known, so nobody goes on waiting for it.
+            self.fail(f"The server sent a line of over {self._lines.limit} bytes")
+            return
+        if self._first:
+            self._first, line = False, line.removeprefix(codecs.BOM_UTF8)
+        if not line.strip():
+            return
+        if line[:15].lower() == b"content-length:":
+            self.fail("The server frames messages by Content-Length; MCP takes lines")
+            return
+        try:
+            message = decode(line)
+        except McpError as error:
+            _log.warning("not a message: %.200r (%s)", line, error.message)
+            return
+        if "method" in message:
+            self._notified(message)
+        else:
+            self._answered(message)
+
+    def _answered(self, message: JSON) -> None:
+        id = message.get("id")
+        call = self.calls.get(id) if type(id) is str or type(id) is int else None
+        if call is None and id is None and "error" in message and len(self.calls) == 1:
+            # base-15: an error without id is about a message that was not understood;
+            # with one request in flight it can only be that one.
+            (call,) = self.calls.values()
+        if call is None or call.answered:
+            # cancellation-15: SHOULD ignore late responses
+            _log.info("ignored a response to %r", id)
+            return
+        self.proven = call.answered = True
+        call.put(message)
+
+    def _notified(self, message: JSON) -> None:
+        if "id" in message:
+            # stdio-07: MUST NOT answer; patterns-01: a server MUST NOT ask
+            _log.warning("ignored a request from the server: %.100s", message["method"])
+            return
+        for call in self._concerned(message):
+            end = _torn_down(message, call.request)
+            call.answered = call.answered or end is not None
+            call.put(message if end is None else end)
+
+    def _concerned(self, message: JSON) -> list[_Call]:
+        """Find the requests that a notification belongs to."""
+        params = message.get("params")
+        params = params if isinstance(params, dict) else {}
+        waiting = [call for call in self.calls.values() if not call.answered]
+        if message["method"] == "notifications/progress":
+            token = params.get("progressToken")
+            found = [c for c in waiting if _same_id(_meta(c).get("progressToken"), token)]
+        elif message["method"] == "notifications/message":
+            # It says not whose it is: those who asked for log messages get it.
+            found = [c for c in waiting if META_LOG_LEVEL in _meta(c)]
+        else:
+            meta = params.get("_meta")
+            # stdio-08, subscriptions-05: MUST be correlated by subscriptionId
+            key = meta.get(META_SUBSCRIPTION_ID) if isinstance(meta, dict) else None
+            if message["method"] == "notifications/cancelled":
+                key = params.get("requestId")
+            found = [c for c in waiting if _same_id(c.request.id, key)]
+        if not found:
+            _log.info("ignored a notification: %.200s", message)
+        return found
+
+
+def _cancelled(id: Id) -> JSON:
+    params = {"requestId": id, "reason": "the client no longer waits for the answer"}
+    return notification("notifications/cancelled", params)
+
+
+def _meta(call: _Call) -> dict[str, JSON]:
+    meta = call.request.params.get("_meta")
+    return meta if isinstance(meta, dict) else {}
+
+
+class StdioClient:
+    """Talk to a server that is a child process; an Exchange.
+
+    The process starts with the first request, in a process group of its own. When it
+    dies, requests in flight fail with its exit status and the end of its stderr; the next
+    request starts it again, if `restart`. Lines may be `limit` bytes long.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        on_stderr: Callable[[bytes], None] | None = None,
+        restart: bool = True,
+        limit: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        """Remember how to start the server; `env` is added to our own environment.
+
+        on_stderr: gets what the server writes to stderr, as it comes. Without, only the
+        last STDERR_TAIL bytes are kept, to be shown if the server dies.
+        """
+        self.command = [command] if isinstance(command, str) else list(command)
+        self.label = " ".join(self.command)
+        self._env = {**os.environ, **(env or {})}
+        self._cwd = cwd
+        self._on_stderr = on_stderr
+        self._restart = restart
+        self._limit = limit
+        self._process: _ServerProcess | None = None
+        self._starting = asyncio.Lock()
+        self._failures = 0
+
+    async def __call__(self, request: Request, send: Send) -> JSON:
+        process = self._process
+        if process is None or process.ended:
+            process = await self._start()
+        return await process.exchange(request, send)
+
+    async def _start(self) -> _ServerProcess:
+        async with self._starting:
+            last = self._process
+            if last is not None and not last.ended:
+                return last
+            if last is not None:
+                self._failures = 0 if last.proven else self._failures + 1
+                # stdio-15: SHOULD restart it, but not for ever
+                if not self._restart or self._failures >= RESTARTS:
+                    raise TransportError(last.obituary())
+                await last.stop()
+            self._process = await self._spawn()
+            return self._process
+
+    async def _spawn(self) -> _ServerProcess:
+        name = self.command[0] if self.command else ""
+        path = shutil.which(name, path=self._env.get("PATH"))
+        if path is None:
+            raise TransportError(f"Command not found: {name!r}")
+        pipe = asyncio.subprocess.PIPE
+        try:
+            _, protocol = await asyncio.get_running_loop().subprocess_exec(
+                lambda: _ServerProcess(self._limit, self._on_stderr),
+                *(path, *self.command[1:]),
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                env=self._env,
+                cwd=self._cwd,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise TransportError(f"Cannot start {name!r}: {error}") from error
+        return protocol
+
+    async def aclose(self) -> None:
+        """Stop the server; requests in flight fail at once."""
+        process, self._process = self._process, None
+        if process is not None:
+            await process.stop()
+
+
+# --- SSE                                 WHATWG HTML 9.2.6, Interpreting an event stream ---
+
+
+class SseDecoder:
+    """Cut a byte stream into server-sent events; `limit` bounds one event.
+
+    `last_id` and `retry` hold what the stream last said; nothing in this revision uses
+    them. Data stays bytes: the WHATWG would replace malformed UTF-8, but an altered
+    message is worse than a refused one.
+    """
+
+    def __init__(self, limit: int = MAX_MESSAGE_BYTES) -> None:
+        self.limit = limit
+        self.last_id = ""
+        self.retry: int | None = None
+        self._type = b""
+        self._data: list[bytes] = []
+        self._line: list[bytes] = []
+        self._size = 0
+        self._first = True
+        self._after_cr = False
+
+    def feed(self, chunk: bytes) -> list[tuple[str, bytes]]:
+        """Take bytes; return the events that they complete, as (type, data).
+
+        An event that the stream's end cuts off never comes out. Raises ValueError when an
+        event exceeds the limit.
+        """
+        if self._after_cr and chunk.startswith(b"\n"):
+            chunk = chunk[1:]
+        self._after_cr = chunk.endswith(b"\r") if chunk else self._after_cr
+        events = []
+        for piece in chunk.splitlines(keepends=True):
+            self._size += len(piece)
+            if self._size > self.limit:
+                raise ValueError(f"an event of over {self.limit} bytes")
+            self._line.append(piece)
+            if piece.endswith((b"\r", b"\n")):
+                line = b"".join(self._line).rstrip(b"\r\n")
+                self._line.clear()
+                if self._first:
+                    self._first, line = False, line.removeprefix(codecs.BOM_UTF8)
+                if line:
+                    self._field(line)
+                elif (event := self._dispatch()) is not None:
+                    events.append(event)
+        return events
+
+    def _field(self, line: bytes) -> None:
+        # A line that begins with a colon is a comment: its field name is empty.
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._data.append(value)
+        elif name == b"event":
+            self._type = value
+        elif name == b"id" and b"\0" not in value:
+            self.last_id = value.decode("utf-8", "replace")
+        elif name == b"retry" and value.isdigit():
+            self.retry = int(value)
+
+    def _dispatch(self) -> tuple[str, bytes] | None:
+        kind = self._type.decode("utf-8", "replace") or "message"
+        data = b"\n".join(self._data)
+        self._type, self._size = b"", 0
+        self._data.clear()
+        return (kind, data) if data else None
+
+
+# --- HTTP client                             spec: basic/transports/streamable-http ---
+
+CONNECT_TIMEOUT = 10.0
+HEADER_LIMIT = 256 * 1024  # bytes of a response's header block, or of a chunk's line
+IDLE_CONNECTIONS = 32
+IDLE_SECONDS = 4.0  # servers drop idle connections from 5 s on
+REDIRECTS = 5
+AUTH_ROUNDS = 3
+# A request that only reads may be repeated when a kept connection turns out to be closed.
+_READING = frozenset(
+    {
+        "completion/complete",
+        "prompts/get",
+        "prompts/list",
+        "resources/list",
+        "resources/read",
+        "resources/templates/list",
+        "server/discover",
+        "tools/list",
+    }
+)
+# Fields that are ours to write; sessions and resumption are not part of this revision.
+_OWN_FIELDS = frozenset(
+    "accept accept-encoding connection content-length content-type host keep-alive "
+    "last-event-id mcp-method mcp-name mcp-protocol-version mcp-session-id te trailer "
+    "transfer-encoding upgrade".split()
+)
+
+
+class Challenge(NamedTuple):
+    """One challenge of a WWW-Authenticate field."""
+
+    scheme: str
+    """In lower case, such as "bearer"."""
+    params: dict[str, str]
+    """Under lower-case names."""
+
+
+AuthHook = Callable[[list[Challenge], int], Awaitable[Mapping[str, str] | None]]
+"""`async (challenges, 401 or 403) -> header fields to send from now on, or None`."""
+
+_CHALLENGE_WORD = re.compile(r"[\s,]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)")
+_CHALLENGE_VALUE = re.compile(r'\s*=\s*(?:"((?:[^"\\]|\\.)*)"?|([^\s,"]+))', re.DOTALL)
+_TOKEN68 = re.compile(r"[ \t]+[A-Za-z0-9._~+/-]+=*[ \t]*(?=,|$)")
+
+
+def parse_challenges(values: Iterable[str]) -> list[Challenge]:
+    """Read WWW-Authenticate fields, as RFC 9110, 11.6.1 has them.
+
+    Copes with several challenges in one field, commas in quoted values, and unquoted
+    values that should have been quoted. Of a repeated parameter the first counts.
+    """
+    found: list[Challenge] = []
+    for text in values:
+        position, current = 0, None
+        while word := _CHALLENGE_WORD.match(text, position):
+            position = word.end()
+            value = _CHALLENGE_VALUE.match(text, position)
+            if value and current is not None:
+                quoted, plain = value.groups()
+                plain = plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+                current.params.setdefault(word[1].lower(), plain)
+                position = value.end()
+                continue
+            current = Challenge(word[1].lower(), {})
+            found.append(current)
+            if token := _TOKEN68.match(text, position):
+                position = token.end()
+    return found
+
+
+class _Connection:
+    """One HTTP/1.1 connection, used by one request at a time."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.used = False
+        self.idle_since = 0.0
+        self._left: float = 0  # bytes of the body, or of the chunk, that are to come
+        self._chunked = False
+        self._keep = False
+
+    async def post(self, data: bytes) -> None:
+        """Send a request, read the answer's status and headers."""
+        # Not drained: all of it is in memory anyway, and a server that refuses a large
+        # body answers before it has read it.
+        self.writer.write(data)
+        while True:
+            with _network("The connection broke before the answer"):
+                head = await self.reader.readuntil(b"\r\n\r\n")
+                version, self.status, self.headers = _parse_head(head)
+            if self.status >= 200:
+                break
+        headers = self.headers
+        close = "close" in headers.get("connection", "").lower()
+        self._keep = version == "HTTP/1.1" and not close
+        with _network("The answer's length is malformed", self.status):
+            self._chunked = "chunked" in headers.get("transfer-encoding", "").lower()
+            if self.status in (204, 304) or self._chunked:
+                self._left = 0
+            elif "content-length" in headers:
+                self._left = _natural(headers["content-length"])
+            else:
+                self._left, self._keep = math.inf, False
+
+    async def read_some(self) -> bytes:
+        """Return the next piece of the body; b"" is its end."""
+        with _network("The connection broke within the answer", self.status):
+            if self._chunked and not self._left:
+                self._left = await self._next_chunk()
+            if not self._left:
+                return b""
+            piece = await self.reader.read(int(min(self._left, HEADER_LIMIT)))
+            if not piece and self._left < math.inf:
+                raise EOFError("end of file")
+            self._left = self._left - len(piece) if piece else 0
+            if self._chunked and not self._left:
+                await self.reader.readexactly(2)
+            return piece
+
+    async def _next_chunk(self) -> int:
+        size = int((await self.reader.readuntil(b"\n")).partition(b";")[0], 16)
+        if size < 0:
+            raise ValueError("a negative chunk size")
+        if size == 0:
+            self._chunked = False
+            while (await self.reader.readuntil(b"\n")).strip():
+                pass  # trailers
+        return size
+
+    async def read(self, limit: int) -> bytes:
+        """Return the whole body."""
+        if not self._chunked and self._left <= limit and self._left < math.inf:
+            with _network("The connection broke within the answer", self.status):
+                size, self._left = int(self._left), 0
+                return await self.reader.readexactly(size)
+        parts, size = [], 0
+        while piece := await self.read_some():
+            size += len(piece)
+            if size > limit:
+                raise TransportError(f"The answer exceeds {limit} bytes", self.status)
+            parts.append(piece)
+        return b"".join(parts)
+
+    @property
+    def reusable(self) -> bool:
+        """Tell whether another request may follow."""
+        transport = self.writer.transport
+        return (
+            self._keep
+            and not self._left
+            and not self._chunked
+            and not self.reader.at_eof()
+            and not transport.is_closing()
+            and not transport.get_write_buffer_size()
+        )
+
+    def abort(self) -> None:
+        """Close at once; http-23: to the server this MUST be cancellation."""
+        self.writer.transport.abort()
+
+
+@contextlib.contextmanager
+def _network(problem: str, status: int | None = None) -> Iterator[None]:
+    """Turn whatever reading from a socket raises into TransportError."""
+    try:
+        yield
+    except TransportError:
+        raise
+    except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
+        detail = str(error) or type(error).__name__
+        raise TransportError(f"{problem}: {detail}", status) from error
+
+
+def _natural(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise ValueError(f"{text[:40]!r}")
+    return int(text)
+
+
+def _parse_head(head: bytes) -> tuple[str, int, dict[str, str]]:
+    """Read a status line and fields; repeated fields are joined by commas."""
+    first, *lines = head.decode("latin-1").split("\r\n")
+    version, _, rest = first.partition(" ")
+    if not version.startswith("HTTP/1."):
+        raise ValueError(f"not HTTP/1.1: {first[:80]!r}")
+    headers: dict[str, str] = {}
+    for line in lines[:-2]:
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise ValueError(f"malformed header: {line[:80]!r}")
+        # http-66: MUST compare header names case-insensitively
+        name, value = name.lower(), value.strip(" \t")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return version, _natural(rest[:3]), headers
+
+
+class HttpClient:
+    """Talk to a Streamable HTTP server; an Exchange.
+
+    Connections are kept and reused. Redirects are followed within the origin only, so
+    neither credentials nor arguments reach anybody else. Proxies come from the
+    environment, except for loopback. `request.headers` are sent along.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        auth: AuthHook | None = None,
+        tls: Any = None,
+        names: Mapping[str, str] = MIRRORED_NAMES,
+        limit: int = MAX_MESSAGE_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Remember the endpoint; raises ValueError for an unusable URL.
+
+        headers: sent with each request. tls: an ssl.SSLContext, instead of one that
+        verifies against the system's authorities. names: method -> the parameter that
+        Mcp-Name mirrors, for methods of extensions. limit: bytes of an answer.
+        """
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"not an http or https URL: {url!r}")
+        if parts.username is not None:
+            raise ValueError("credentials do not belong into a URL; use headers")
+        self.label = url
+        self._tls_wanted = parts.scheme == "https"
+        self._host = parts.hostname
+        self._port = parts.port or (443 if self._tls_wanted else 80)
+        self._authority = _authority(parts, self._port)
+        self._path = _request_target(parts)
+        self._proxy: Any = None
+        self._headers = dict(headers or {})
+        self._credentials: dict[str, str] = {}
+        self._auth = auth
+        self._tls = tls
+        self._names = names
+        self._limit = limit
+        self._clock = clock
+        self._idle: list[_Connection] = []
+        self._draining: set[asyncio.Task[None]] = set()
+
+    @property
+    def credentials(self) -> tuple[tuple[str, str], ...]:
+        """Return what identifies us to the server: the key of private cache entries."""
+        return tuple(sorted({**self._headers, **self._credentials}.items()))
+
+    # --- one request ------------------------------------------------------------------
+
+    async def __call__(self, request: Request, send: Send) -> JSON:
+        # http-11, http-07: each message MUST be a new POST with one request as its body
+        body = encode(request_message(request.id, request.method, request.params))
+        path, hops, rounds = self._path, 0, 0
+        while True:
+            connection = await self._post(path, request, body)
+            try:
+                status, headers = connection.status, connection.headers
+                if status in (307, 308) and hops < REDIRECTS:
+                    path, hops = self._redirected(status, headers, path), hops + 1
+                elif status in (401, 403) and rounds < AUTH_ROUNDS and self._auth:
+                    if not await self._authorize(status, headers):
+                        return await self._answer(connection, request, send)
+                    rounds += 1
+                else:
+                    return await self._answer(connection, request, send)
+                await connection.read(self._limit)
+            except BaseException:
+                connection.abort()
+                raise
+            self._release(connection)
+
+    async def _post(self, path: str, request: Request, body: bytes) -> _Connection:
+        self._proxy = _proxy_for(self._tls_wanted, self._host, self._authority)
+        data = self._head(path, request, len(body)) + body
+        while True:
+            connection = await self._connection()
+            try:
+                await connection.post(data)
+                return connection
+            except BaseException as error:
+                connection.abort()
+                stale = connection.used and not connection.status
+                if isinstance(error, TransportError) and stale:
+                    if request.method in _READING:
+                        continue
+                raise
+
+    def _head(self, path: str, request: Request, length: int) -> bytes:
+        """Write the header block. http-08: MUST be POST."""
+        meta = request.params.get("_meta")
+        meta = meta if isinstance(meta, dict) else {}
+        fields = {
+            "Host": self._authority,
+            "Content-Type": "application/json",
+            "Content-Length": str(length),
+            # http-09: MUST list both
+            "Accept": "application/json, text/event-stream",
+            "Accept-Encoding": "identity",
+            # http-10, http-32: REQUIRED headers
+            "Mcp-Method": encode_header_value(request.method),
+        }
+        # http-25, http-26: MUST be there, and match the body
+        if META_PROTOCOL_VERSION in meta:
+            fields["MCP-Protocol-Version"] = str(meta[META_PROTOCOL_VERSION])
+        if self._proxy is not None and not self._tls_wanted:
+            path = f"http://{self._authority}{path}"
+            fields |= _proxy_credentials(self._proxy)
+        name = request.params.get(self._names.get(request.method, ""))
+        if isinstance(name, str):
+            # http-33: MUST be Base64 where plain text is not safe
+            fields["Mcp-Name"] = encode_header_value(name)
+        for more in (self._headers, request.headers or {}, self._credentials):
+            fields |= {k: v for k, v in more.items() if k.lower() not in _OWN_FIELDS}
+        lines = [f"POST {path} HTTP/1.1"]
+        for key, value in fields.items():
+            if not (_TOKEN.fullmatch(key) and _HEADER_TEXT.fullmatch(value)):
+                raise ValueError(f"the header {key!r} cannot be sent: {value[:80]!r}")
+            lines.append(f"{key}: {value}")
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
+
+    def _redirected(self, status: int, headers: Mapping[str, str], path: str) -> str:
+        """Return the path to go on with; another origin is refused."""
+        scheme = "https" if self._tls_wanted else "http"
+        location = headers.get("location", "")
+        base = f"{scheme}://{self._authority}{path}"
+        parts = urllib.parse.urlsplit(urllib.parse.urljoin(base, location))
+        if not location or (parts.scheme, parts.netloc) != (scheme, self._authority):
+            raise TransportError(
+                f"Redirected to another place: {location[:200]!r}", status, headers
+            )
+        return _request_target(parts)
+
+    async def _authorize(self, status: int, headers: Mapping[str, str]) -> bool:
+        if self._auth is None:
+            return False
+        challenges = parse_challenges([headers.get("www-authenticate", "")])
+        credentials = await self._auth(challenges, status)
+        if credentials is None:
+            return False
+        self._credentials = dict(credentials)
+        return True
+
+    # --- the answer -------------------------------------------------------------------
+
+    async def _answer(
+        self, connection: _Connection, request: Request, send: Send
+    ) -> JSON:
+        kind = connection.headers.get("content-type", "").partition(";")[0].strip().lower()
+        coding = connection.headers.get("content-encoding", "identity").lower()
+        if coding != "identity":
+            problem = f"The answer is compressed ({coding}), which was not asked for"
+            raise TransportError(problem, connection.status, connection.headers)
+        # http-17: MUST support both
+        if kind == "text/event-stream" and connection.status == 200:
+            return await self._stream(connection, request, send)
+        body = await connection.read(self._limit)
+        self._release(connection)
+        status, headers = connection.status, connection.headers
+        message = _response_in(body, request) if kind == "application/json" else None
+        if message is None:
+            shown = body[:200].decode("utf-8", "replace").strip()
+            problem = f"HTTP status {status} instead of an answer to {request.method}"
+            raise TransportError(f"{problem}: {kind} {shown}".strip(), status, headers)
+        answer = PostAnswer(message)
+        answer.status, answer.headers = status, headers
+        return answer
+
+    async def _stream(
+        self, connection: _Connection, request: Request, send: Send
+    ) -> JSON:
+        decoder = SseDecoder(self._limit)
+        while chunk := await connection.read_some():
+            with _network("The answer's stream is broken", connection.status):
+                events = decoder.feed(chunk)
+            for kind, data in events:
+                message = _message_in(kind, data, request)
+                if message is None:
+                    continue
+                if "method" in message:
+                    await send(message)
+                    continue
+                self._drain(connection)
+                return message
+        raise TransportError("The stream ended without an answer", connection.status)
+
+    def _drain(self, connection: _Connection) -> None:
+        """Read a stream to its end meanwhile, so that its connection can be reused."""
+
+        async def drain() -> None:
+            try:
+                async with asyncio.timeout(1):
+                    await connection.read(HEADER_LIMIT)
+            except (TimeoutError, TransportError):
+                connection.abort()
+            except BaseException:
+                connection.abort()
+                raise
+            self._release(connection)
+
+        task = asyncio.get_running_loop().create_task(drain())
+        self._draining.add(task)
+        task.add_done_callback(self._draining.discard)
+
+    # --- connections ------------------------------------------------------------------
+
+    def _release(self, connection: _Connection) -> None:
+        if connection.reusable and len(self._idle) < IDLE_CONNECTIONS:
+            connection.used, connection.status = True, 0
+            connection.idle_since = self._clock()
+            self._idle.append(connection)
+        else:
+            connection.abort()
+
+    async def _connection(self) -> _Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            fresh = self._clock() - connection.idle_since < IDLE_SECONDS
+            if fresh and connection.reusable:
+                return connection
+            connection.abort()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                with _network(f"Cannot connect to {self._authority}"):
+                    return await self._connect()
+        except TimeoutError:
+            problem = f"Cannot connect to {self._authority} in {CONNECT_TIMEOUT} s"
+            raise TransportError(problem) from None
+
+    async def _connect(self) -> _Connection:
+        """Open a connection; asyncio tries all addresses of a host in turn."""
+        proxy, tls = self._proxy, self._tls_context()
+        host, port = self._host, self._port
+        if proxy is not None:
+            host, port = proxy.hostname or "", proxy.port or 80
+        tunnel = proxy is not None and self._tls_wanted
+        reader, writer = await asyncio.open_connection(
+            host, port, ssl=None if tunnel else tls, limit=HEADER_LIMIT
+        )
+        connection = _Connection(reader, writer)
+        try:
+            if tunnel:
+                await self._tunnel(connection)
+                await writer.start_tls(tls, server_hostname=self._host)
+        except BaseException:
+            connection.abort()
+            raise
+        return connection
+
+    async def _tunnel(self, connection: _Connection) -> None:
+        """Have the proxy connect us through to the server."""
+        target = self._authority
+        if not target.rpartition("]")[2].partition(":")[2]:
+            target += f":{self._port}"
+        fields = {"Host": target, **_proxy_credentials(self._proxy)}
+        lines = [f"CONNECT {target} HTTP/1.1", *(f"{k}: {v}" for k, v in fields.items())]
+        await connection.post(("\r\n".join(lines) + "\r\n\r\n").encode("ascii"))
+        if connection.status != 200:
+            raise TransportError(f"The proxy answered {connection.status}")
+        connection.status = 0
+
+    def _tls_context(self) -> Any:
+        if self._tls_wanted and self._tls is None:
+            self._tls = importlib.import_module("ssl").create_default_context()
+        return self._tls if self._tls_wanted else None
+
+    async def aclose(self) -> None:
+        """Close all connections that no request is using."""
+        for task in list(self._draining):
+            task.cancel()
+        while self._idle:
+            self._idle.pop().abort()
+        await asyncio.sleep(0)
+
+
+def _authority(parts: urllib.parse.SplitResult, port: int) -> str:
+    """Return the Host field: ASCII, IPv6 in brackets, the port unless it is the usual."""
+    host = parts.hostname or ""
+    host = f"[{host}]" if ":" in host else host.encode("idna").decode("ascii")
+    return f"{host}:{port}" if parts.port else host
+
+
+def _request_target(parts: urllib.parse.SplitResult) -> str:
+    """Return path and query, percent-encoded where necessary, otherwise untouched."""
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return quote(target, safe="/?#[]@!$&'()*+,;=:%~")
+
+
+def _response_in(body: bytes, request: Request) -> JSON | None:
+    """Read the response to a request from a JSON body; None if it is not one."""
+    try:
+        message = decode(body)
+    except McpError:
+        return None
+    id = message.get("id")
+    # An error on a request's own response belongs to it, whatever became of the id.
+    if isinstance(message.get("error"), dict):
+        return message if id is None or str(id) == str(request.id) else None
+    return message if "result" in message and _same_id(id, request.id) else None
+
+
+def _message_in(kind: str, data: bytes, request: Request) -> JSON | None:
+    """Read a notification or our response from an event; None for anything else."""
+    if kind != "message":
+        return None
+    try:
+        message = decode(data)
+    except McpError as error:
+        _log.warning("not a message: %.200r (%s)", data, error.message)
+        return None
+    if "method" in message and "id" in message:
+        # http-20: a server MUST NOT send requests
+        _log.warning("ignored a request from the server: %.100s", message["method"])
+        return None
+    if "method" in message:
+        return _torn_down(message, request) or message
+    id = message.get("id")
+    if _same_id(id, request.id) or (id is None and "error" in message):
+        return message
+    _log.info("ignored a response to %r", id)
+    return None
+
+
+def _proxy_for(tls: bool, host: str, authority: str) -> Any:
+    """Return the proxy's split URL that the environment demands, or None."""
+    if host in LOOPBACK_HOSTS or host.startswith("127."):
+        return None
+    given = any(name.lower().endswith("_proxy") for name in os.environ)
+    if not given and sys.platform not in ("darwin", "win32"):
+        return None  # spares the import
+    request = importlib.import_module("urllib.request")
+    url = request.getproxies().get("https" if tls else "http")
+    if not url or request.proxy_bypass(authority):
+        return None
+    proxy = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
+    if proxy.scheme != "http":
+        raise TransportError(f"Proxies of the kind {proxy.scheme}:// are not supported")
+    return proxy
+
+
+def _proxy_credentials(proxy: Any) -> dict[str, str]:
+    if not proxy.username:
+        return {}
+    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+
+
+# ======================================================================================
+# 5  Authorization (resource server)                    spec: basic/authorization
+# ======================================================================================
+#
+#   POST /mcp                         --> 401, WWW-Authenticate: Bearer
+#                                              resource_metadata="...", scope="..."
+#   GET /.well-known/oauth-protected-resource/mcp
+#                                     --> 200, {"resource", "authorization_servers"}
+#   POST /mcp, Authorization: Bearer  --> 200, or 401 invalid_token, or 403
+#                                              insufficient_scope, all scopes at once
+#
+# Without an authorization server, keys that you hand out do:
+#
+#   keys = static_tokens({os.environ["KEY"]: Principal("alice")})
+#   await serve_http(server, verifier=keys)
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Who calls: what a verifier found out about a token."""
+
+    subject: str
+    client: str | None = None
+    scopes: frozenset[str] = frozenset()
+    audience: str | Iterable[str] | None = None
+    """The resources that the token was issued for."""
+    expires: float | None = None
+    """Seconds since the epoch."""
+    claims: Mapping[str, JSON] = field(default_factory=dict, compare=False)
+
+    def __repr__(self) -> str:
+        """Show who it is, and never what the token says."""
+        return f"Principal({self.subject!r}, scopes={sorted(self.scopes)})"
+
+
+Verifier = Callable[[str], "Principal | None | Awaitable[Principal | None]"]
+"""Token -> its principal, or None for a token that is not good."""
+
+
+def _no_hierarchy(scopes: frozenset[str]) -> frozenset[str]:
+    return scopes
+
+
+@dataclass(frozen=True)
+class Authorization:
+    """What an HTTP server demands of its callers, and where they get it.
+
+    `resource` is the server's own URL as clients know it. With it and
+    `authorization_servers`, a metadata document is served, and tokens must name the
+    resource as their audience: a verifier that makes sure of it in another way returns
+    a principal that says so. Without, it is up to the verifier alone.
+    """
+
+    verify: Verifier
+    resource: str = ""
+    authorization_servers: tuple[str, ...] = ()
+    scopes_supported: tuple[str, ...] = ()
+    required_scopes: frozenset[str] = frozenset()
+    """What every request takes; tools, resources and prompts may take more."""
+    implied: Callable[[frozenset[str]], frozenset[str]] = _no_hierarchy
+    """Adds to granted scopes those that they include, such as read to write."""
+    clock: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        if bool(self.resource) != bool(self.authorization_servers):
+            # auth-discovery-02: MUST name at least one authorization server
+            raise ValueError("resource and authorization_servers belong together")
+        url = urllib.parse.urlsplit(self.resource)
+        if self.resource and (not url.scheme or not url.netloc or url.fragment):
+            raise ValueError(f"{self.resource!r} is not a URL without fragment")
+        # auth-51: SHOULD NOT include offline_access
+        if "offline_access" in {*self.scopes_supported, *self.required_scopes}:
+            _log.warning("offline_access is not a scope of a resource")
+
+    @functools.cached_property
+    def documents(self) -> dict[str, bytes]:
+        """The metadata by path. auth-07, auth-discovery-01: MUST be implemented."""
+        if not self.resource:
+            return {}
+        document: dict[str, JSON] = {
+            "resource": self.resource,
+            "authorization_servers": list(self.authorization_servers),
+            "bearer_methods_supported": ["header"],
+        }
+        if self.scopes_supported:
+            document["scopes_supported"] = list(self.scopes_supported)
+        path = urllib.parse.urlsplit(self.resource).path.rstrip("/")
+        return dict.fromkeys((_METADATA_PATH, _METADATA_PATH + path), encode(document))
+
+    # --- challenges -----------------------------------------------------------------------
+
+    def challenge(
+        self, scopes: Iterable[str], error: str = "", description: str = ""
+    ) -> tuple[str, str]:
+        """Build the WWW-Authenticate field."""
+        url = urllib.parse.urlsplit(self.resource)
+        metadata = f"{url.scheme}://{url.netloc}{_METADATA_PATH}{url.path.rstrip('/')}"
+        parameters = {
+            "error": error,
+            "error_description": description,
+            # auth-13, auth-54, auth-55: SHOULD hold all scopes that it takes
+            "scope": " ".join(sorted(scopes)),
+            # auth-discovery-04: MUST tell where the metadata is
+            "resource_metadata": metadata if self.resource else "",
+        }
+        given = [f'{key}="{value}"' for key, value in parameters.items() if value]
+        return "WWW-Authenticate", " ".join(["Bearer", ", ".join(given)]).strip()
+
+    def unauthorized(self, description: str = "") -> _HttpRefusal:
+        """Return the 401; without a description it is for a request without a token."""
+        error = "invalid_token" if description else ""
+        field = self.challenge(self.required_scopes, error, description)
+        return _HttpRefusal(401, description or "A bearer token is needed", field)
+
+    def insufficient(self, scopes: Iterable[str]) -> tuple[str, str]:
+        """Return the challenge of a 403."""
+        description = "The token does not have all scopes that this takes"
+        return self.challenge(scopes, "insufficient_scope", description)
+
+    # --- checks ---------------------------------------------------------------------------
+
+    async def principal(self, authorization: str | None) -> Principal:
+        """Return who sent the Authorization field; raises _HttpRefusal."""
+        found = re.fullmatch(r"(?i:bearer) +([A-Za-z0-9._~+/-]+=*)", authorization or "")
+        if found is None:
+            raise self.unauthorized("" if authorization is None else "No bearer token")
+        principal = await self._verified(found[1])
+        # auth-43: invalid or expired tokens MUST receive 401
+        if principal is None:
+            raise self.unauthorized("The token is not valid")
+        if principal.expires is not None and self.clock() >= principal.expires:
+            raise self.unauthorized("The token has expired")
+        # auth-41, auth-45, auth-security-33: MUST be issued for us
+        if self.resource and not self._is_for_us(principal.audience):
+            raise self.unauthorized("The token was not issued for this server")
+        # auth-63: MUST account for hierarchies
+        scopes = self.implied(principal.scopes)
+        missing = self.required_scopes - scopes
+        if missing:
+            error = InsufficientScope(missing)
+            raise _HttpRefusal(403, error, self.insufficient(missing))
+        return dataclasses.replace(principal, scopes=scopes)
+
+    async def _verified(self, token: str) -> Principal | None:
+        try:
+            found = self.verify(token)
+            return await found if inspect.isawaitable(found) else found
+        except Exception as error:
+            # Neither the message nor the traceback: they may hold the token.
+            _log.error("the verifier failed: %s", type(error).__name__)
+            raise _HttpRefusal(500, "Tokens cannot be verified") from None
+
+    def _is_for_us(self, audience: str | Iterable[str] | None) -> bool:
+        named = (audience,) if isinstance(audience, str) else audience or ()
+        return _canonical_resource(self.resource) in map(_canonical_resource, named)
+
+
+def _canonical_resource(uri: str) -> str:
+    """Bring a resource identifier into one form for comparison."""
+    url = urllib.parse.urlsplit(uri)
+    # auth-33: SHOULD accept upper case in scheme and host; auth-34: and the slash
+    return url._replace(
+        scheme=url.scheme.lower(), netloc=url.netloc.lower(), path=url.path.rstrip("/")
+    ).geturl()
+
+
+def static_tokens(tokens: Mapping[str, Principal | str]) -> Verifier:
+    """Make a verifier of fixed tokens or API keys; a str stands for its Principal.
+
+    Only digests are kept, and a token is compared with all of them in constant time.
+    """
+    known = [
+        (_sha256(token), Principal(who) if isinstance(who, str) else who)
+        for token, who in tokens.items()
+    ]
+
+    def verify(token: str) -> Principal | None:
+        given, found = _sha256(token), None
+        for digest, principal in known:
+            if hmac.compare_digest(digest, given):
+                found = principal
+        return found
+
+    return verify
+
+
+def _sha256(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+# --- limits per caller ------------------------------------------------------------------
+
+
+class _Caller:
+    """A token bucket and a count of what runs."""
+
+    __slots__ = ("running", "tokens", "updated")
+
+    def __init__(self, tokens: float, now: float) -> None:
+        self.tokens = tokens
+        self.updated = now
+        self.running = 0
+
+
+def rate_limit(
+    exchange: Exchange,
+    *,
+    per_second: float,
+    burst: int = 10,
+    concurrent: int = 100,
+    callers: int = 10_000,
+    clock: Callable[[], float] = time.monotonic,
+) -> Exchange:
+    """Wrap an Exchange: requests over a caller's limit are answered TooManyRequests.
+
+    A caller is a principal, else a peer address, else everybody. Of those that run
+    nothing, the `callers` seen last are remembered.
+    """
+    table: collections.OrderedDict[tuple[str, str], _Caller] = collections.OrderedDict()
+
+    def caller(request: Request) -> _Caller:
+        key = ("peer", request.peer or "")
+        if request.principal is not None:
+            key = ("principal", request.principal.subject)
+        found = table.setdefault(key, _Caller(burst, clock()))
+        table.move_to_end(key)
+        while len(table) > callers and not next(iter(table.values())).running:
+            table.popitem(last=False)
+        return found
+
+    @functools.wraps(exchange)
+    async def limited(request: Request, send: Send) -> JSON:
+        one, now = caller(request), clock()
+        one.tokens = min(burst, one.tokens + (now - one.updated) * per_second)
+        one.updated = now
+        if one.tokens < 1:
+            error = TooManyRequests("Too many requests", (1 - one.tokens) / per_second)
+            return error_response(request.id, error)
+        if one.running >= concurrent:
+            error = TooManyRequests(f"{concurrent} requests are in flight")
+            return error_response(request.id, error)
+        one.tokens -= 1
+        one.running += 1
+        try:
+            return await exchange(request, send)
+        finally:
+            one.running -= 1
+
+    return limited
+
+
 # ======================================================================================
 # 6  Client features                                    spec: client/*
 # ======================================================================================
@@ -2469,6 +4886,21 @@ class _Registry(dict[str, Any]):
         return [entry.wire for entry in found[:size]], found[size - 1].position
 
 
+def _by_name(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a function with positional-only parameters be called by name."""
+    signature = inspect.signature(function)
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    if inspect.Parameter.POSITIONAL_ONLY not in kinds:
+        return function
+
+    @functools.wraps(function)
+    def call(**arguments: Any) -> Any:
+        bound = inspect.BoundArguments(signature, collections.OrderedDict(arguments))
+        return function(*bound.args, **bound.kwargs)
+
+    return call
+
+
 def _is_async(function: Callable[..., Any]) -> bool:
     while isinstance(function, functools.partial):
         function = function.func
@@ -2804,7 +5236,7 @@ class Server:
             name=name,
             wire=wire,
             scopes=frozenset(scopes),
-            function=function,
+            function=_by_name(function),
             parameters=parameters,
             is_async=_is_async(function),
             # tools-12: MUST be a valid JSON Schema object; base-40
@@ -2871,7 +5303,7 @@ class Server:
             name=uri,
             wire=wire,
             scopes=frozenset(options["scopes"]),
-            function=function,
+            function=_by_name(function),
             parameters=parameters,
             is_async=_is_async(function),
             template=template,
@@ -2911,7 +5343,7 @@ class Server:
             name=name,
             wire=wire,
             scopes=frozenset(scopes),
-            function=function,
+            function=_by_name(function),
             parameters=parameters,
             is_async=_is_async(function),
             schema=_schema(name, "argument", parameters.schema),
@@ -2935,7 +5367,7 @@ class Server:
                 name=of,
                 wire={},
                 scopes=frozenset(),
-                function=function,
+                function=_by_name(function),
                 parameters=parameters,
                 is_async=_is_async(function),
             )
@@ -3752,11 +6184,9 @@ def _pattern(place: _Place, word: str, pattern: str) -> _Check | None:
 
 
 def _format(place: _Place, word: str, name: str) -> _Check | None:
-    test = _FORMATS.get(name)
-    if test is None or not place.compiler.formats:
+    if name not in _FORMATS or not place.compiler.formats:
         return None
-    fits = test
-    make = _leaf(str, lambda text, _: fits(text), "a string in the format {}")
+    make = _leaf(str, lambda text, _: _FORMATS[name](text), "a string in the format {}")
     return make(place, word, name)
 
 
@@ -3774,9 +6204,7 @@ def _required(place: _Place, word: str, names: list[str]) -> _Check:
     return check
 
 
-def _dependent_required(
-    place: _Place, word: str, table: dict[str, list[str]]
-) -> _Check:
+def _dependent_required(place: _Place, word: str, table: dict[str, Any]) -> _Check:
     pairs = [(name, cause) for cause, names in table.items() for name in names]
     tell = "missing property {0[0]!r}, which {0[1]!r} requires".format
 
@@ -3895,7 +6323,8 @@ def _additional_properties(place: _Place, word: str, schema: JSON) -> _Check | N
 
 
 def _tell_unexpected(names: frozenset[str], name: str) -> str:
-    close = difflib.get_close_matches(name[:_SHOWN], names, 1)
+    few = names if len(names) < 100 else ()  # difflib is slow: no guess among many
+    close = difflib.get_close_matches(name[:_SHOWN], few, 1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     allowed = ", ".join(sorted(names)[:20]) + (", ..." if len(names) > 20 else "")
     return f"unexpected property {_show(name)}; allowed: {allowed or 'none'}{hint}"
@@ -3923,7 +6352,7 @@ def _prefix_items(place: _Place, word: str, schemas: list[JSON]) -> _Check:
     children = [place.child(s, word, index) for index, s in enumerate(schemas)]
 
     def select(value: list[JSON], run: _Run) -> _Pairs:
-        return zip(range(len(value)), children)
+        return zip(range(len(value)), children, strict=False)
 
     return _members(place, word, list, select, _unexpected_item)
 
@@ -4594,7 +7023,7 @@ def _char_set(name: str) -> str:
     if name[0].isupper():
         starts = [0, *(last + 1 for _, last in ranges)]
         ends = [*(first - 1 for first, _ in ranges), sys.maxunicode]
-        ranges = [pair for pair in zip(starts, ends) if pair[0] <= pair[1]]
+        ranges = [pair for pair in zip(starts, ends, strict=True) if pair[0] <= pair[1]]
     return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in ranges)
 
 
@@ -5206,7 +7635,12 @@ def _struct_converter(
         values = _convert_members(converters, value)
         for name in ours:
             values.pop(name, None)
-        return kind(**values)
+        try:
+            return kind(**values)
+        except ValueError:
+            raise
+        except Exception as error:  # whatever a __post_init__ raises against a value
+            raise _Misfit(f"{kind.__name__}: {error}") from error
 
     return convert
 
@@ -5377,7 +7811,6 @@ class Parameters:
 
 
 _REFUSED = {
-    inspect.Parameter.POSITIONAL_ONLY: "arguments are passed by name; remove the '/'",
     inspect.Parameter.VAR_POSITIONAL: "arguments have names; use one list parameter",
 }
 
@@ -5430,8 +7863,6 @@ def _plan_one(
 ) -> _Plan:
     name, hint = parameter.name, hints.get(parameter.name, Any)
     where = f"{_label(target)}({name}: {_hint_text(hint)})"
-    if name.startswith("_") and parameter.kind is not parameter.VAR_KEYWORD:
-        raise HintError(f"{where}: a leading underscore says private; rename it")
     try:
         return walk.plan(hint)
     except HintError as error:
@@ -5468,13 +7899,19 @@ def returns_of(
 ) -> dict[str, JSON] | None:
     """Return the output schema that the return hint of a handler gives.
 
-    None: there is no hint, it says nothing (None, Any), or it is one of the types in
-    `exclude`, or a union or array of them. Raises HintError if a schema can't say it.
+    None: there is no hint, it says nothing (None, Any), or it is made of types in
+    `exclude` only. Classes there that have no schema (content blocks) also exclude the
+    unions and arrays that hold one; str there excludes str, but not list[str]. Raises
+    HintError if a schema can't say it.
     """
     target = _target(function)
     hint = _hints_of(target).get("return")
     silent = (None, type(None), Any, object, typing.NoReturn, typing.Never)
-    if hint in silent or _mentions(hint, exclude, (*_UNIONS, *_ARRAYS)):
+    members = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else (hint,)
+    opaque = tuple(kind for kind in exclude if kind not in _PLANS)
+    if hint in silent or all(member in exclude for member in members):
+        return None
+    if _mentions(hint, opaque, (*_UNIONS, *_ARRAYS)):
         return None
     try:
         return schema_of(hint) or None
@@ -5879,7 +8316,7 @@ def _serve(options: Any) -> int:
         "allowed_origins": options.allow_origin,
     }
     if options.token_env:
-        arguments["authorization"] = _token_from(options.token_env)
+        arguments["verifier"] = _token_from(options.token_env)
     try:
         return server.run(f"[{host}]:{port}", **arguments)
     except OSError as error:
