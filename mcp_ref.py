@@ -51,6 +51,7 @@ import base64
 import codecs
 import collections
 import collections.abc as abc
+import concurrent.futures
 import contextlib
 import contextvars
 import copy
@@ -74,6 +75,7 @@ import os
 import pathlib
 import posixpath
 import queue
+import random
 import re
 import reprlib
 import secrets
@@ -92,6 +94,7 @@ from collections import deque
 from collections.abc import (
     Awaitable,
     Callable,
+    Container,
     Coroutine,
     Generator,
     Hashable,
@@ -288,6 +291,9 @@ class Overloaded(TooManyRequests):
 class RemoteError(McpError):
     """An error that the peer answered; `code`, `message` and `data` are the peer's."""
 
+    status: int | None = None
+    """The HTTP status that it came with, if any."""
+
 
 # The status that the specification demands for a code; codes of our own are statuses,
 # and everything else, a failing handler included, is a well carried exchange: 200.
@@ -442,7 +448,11 @@ def result_response(id: Id, result: JSON) -> JSON:
 
 def error_response(id: Id | None, error: McpError) -> JSON:
     """Build the response to a request that failed."""
-    body: dict[str, JSON] = {"code": error.code, "message": error.message}
+    code = error.code
+    # base-21, base-22: MUST NOT emit codes of the reserved range that are not defined
+    if -32099 <= code <= -32000 and code not in HTTP_STATUS:
+        code = InternalError.code
+    body: dict[str, JSON] = {"code": code, "message": error.message}
     if error.data is not None:
         body["data"] = error.data
     # base-15: the id is left out only where it could not be read
@@ -975,19 +985,27 @@ class _Replay:
     """What earlier rounds of this request left behind."""
 
     def __init__(self, state: JSON, responses: JSON) -> None:
+        # Answers that come without a state go by their keys alone: some clients answer
+        # before they are asked, and what they say could be made up just as well.
+        unasked = state is None
         state = state or {}
         self.answers: dict[str, JSON] = state.get("answers", {})
         self.once: dict[str, JSON] = state.get("once", {})
         self.raw: JSON = state.get("raw")
         self.asked: dict[str, str] = state.get("asked", {})
         # mrtr-31: SHOULD ignore what was not asked for
-        self.fresh = {k: v for k, v in (responses or {}).items() if k in self.asked}
+        self.fresh = {
+            key: response
+            for key, response in (responses or {}).items()
+            if unasked or key in self.asked
+        }
 
     def answer(self, key: str, question: Question) -> tuple[Any, Question | None]:
         """Return the answer and None, or None and the question to ask (again)."""
         if self.answers.get(key, {}).get("of") == question.digest:
             return question.read(self.answers[key]["is"]), None
-        if key not in self.fresh or self.asked[key] != question.digest:
+        asked = self.asked.get(key, question.digest)
+        if key not in self.fresh or asked != question.digest:
             # mrtr-32: SHOULD ask again for what is missing
             return None, question
         try:
@@ -1264,7 +1282,8 @@ def check_headers(request: Request, names: Mapping[str, str]) -> None:
         _compare("MCP-Protocol-Version", version, meta[META_PROTOCOL_VERSION])
     # http-32: REQUIRED headers
     _compare("Mcp-Method", headers.get("mcp-method"), request.method)
-    mirrored = params.get(names.get(request.method, ""))
+    source = names.get(request.method)
+    mirrored = params.get(source) if source else None
     if isinstance(mirrored, str):
         name = headers.get("mcp-name")
         # http-54, http-70: MUST be decoded before it is compared
@@ -1454,9 +1473,10 @@ class Workers:
         try:
             value = call()
             settle = functools.partial(_settle, future, value, None)
-        except StopIteration as error:  # a future refuses these
+        except (StopIteration, KeyboardInterrupt, GeneratorExit) as error:
+            # A future refuses the first, the event loop ends at the second.
             settle = functools.partial(_settle, future, None, RuntimeError(repr(error)))
-        except BaseException as error:  # SystemExit included: it ends the call only
+        except BaseException as error:
             settle = functools.partial(_settle, future, None, error)
         with self._lock:
             self._busy -= 1
@@ -1870,7 +1890,7 @@ class _HttpEndpoint:
         limits: HttpLimits = HttpLimits(),
         verifier: Authorization | Verifier | None = None,
     ) -> None:
-        self.exchange: Exchange = getattr(server, "handle", server)
+        self.exchange = server.handle if isinstance(server, Server) else server
         self.subscriptions = _subscriptions_of(server)
         self.path = path.rstrip("/")
         self.allowed_hosts = frozenset(host.lower() for host in allowed_hosts)
@@ -1879,8 +1899,7 @@ class _HttpEndpoint:
         if verifier is not None and not isinstance(verifier, Authorization):
             verifier = Authorization(verifier)
         self.authorization = verifier
-        self.requests = 0
-        self.streams = 0
+        self.running = {"requests": 0, "streams": 0}
 
     # --- request line and header fields -------------------------------------------------
 
@@ -1988,10 +2007,7 @@ class _HttpEndpoint:
             raise _HttpRefusal(415, message, ("Accept-Encoding", "identity"))
         if headers.get("expect", "100-continue").lower() != "100-continue":
             raise _HttpRefusal(417, "Expect can only be 100-continue")
-        length = headers.get("content-length", "0")
-        if not re.fullmatch(r"[0-9]+", length):
-            raise _HttpRefusal(400, "Content-Length must be digits")
-        if len(length) > 18 or int(length) > self.limits.body_bytes:
+        if _digits(headers.get("content-length", "0")) > self.limits.body_bytes:
             raise self.too_large()
 
     def too_large(self) -> _HttpRefusal:
@@ -2007,18 +2023,13 @@ class _HttpEndpoint:
     # --- body ---------------------------------------------------------------------------
 
     async def respond(
-        self,
-        reply: _HttpReply,
-        token: str | None,
-        body: bytes,
-        peer: str | None,
+        self, reply: _HttpReply, token: str | None, body: bytes, peer: str | None
     ) -> None:
-        """Answer a POST. Raises nothing but CancelledError.
+        """Answer a POST; raises nothing but CancelledError.
 
         `token` is the value of Authorization.
         """
-        head = reply.head
-        principal = None
+        head, principal = reply.head, None
         try:
             if self.authorization is not None:
                 principal = await self.authorization.principal(token)
@@ -2037,58 +2048,52 @@ class _HttpEndpoint:
         except McpError as error:
             # http-14: MUST be an error status
             response = error_response(getattr(error, "id", None), error)
-        except Exception:
-            _log.exception("the exchange failed")
-            response = error_response(None, InternalError("Internal error"))
         await self._finish(reply, response)
 
     async def _exchange(self, request: Request, reply: _HttpReply) -> JSON:
-        limits = self.limits
-        if request.method == "subscriptions/listen":
-            if not reply.head.stream:
-                raise _HttpRefusal(406, "Accept: text/event-stream is needed", id=request.id)
-            if self.streams >= limits.streams:
-                busy = Overloaded(f"{limits.streams} streams are open")
-                return error_response(request.id, busy)
-            self.streams += 1
+        """Run the Exchange if there is room for one more."""
+        listens = request.method == "subscriptions/listen"
+        if listens and not reply.head.stream:
+            why = InvalidRequest("subscriptions/listen takes Accept: text/event-stream")
+            raise _HttpRefusal(406, why, id=request.id)
+        kind, limit = ("streams" if listens else "requests"), self.limits.requests
+        if listens:
+            limit = self.limits.streams
+        try:
+            if self.running[kind] >= limit:
+                raise Overloaded(f"{limit} {kind} are open")
+            self.running[kind] += 1
             try:
                 return await self.exchange(request, reply.send)
             finally:
-                self.streams -= 1
-        if self.requests >= limits.requests:
-            busy = Overloaded(f"{limits.requests} requests are in flight")
-            return error_response(request.id, busy)
-        self.requests += 1
-        try:
-            return await self.exchange(request, reply.send)
-        finally:
-            self.requests -= 1
+                self.running[kind] -= 1
+        except McpError as error:
+            return error_response(request.id, error)
+        except Exception:
+            _log.exception("%s failed", request.method)
+            return error_response(request.id, InternalError("Internal error"))
 
-    async def _finish(self, reply: _HttpReply, response: JSON) -> None:
+    def _finish(self, reply: _HttpReply, response: JSON) -> Awaitable[None]:
         """Send the response. http-16: MUST be JSON or an SSE stream."""
         data, response = encode_response(response)
-        head, error = reply.head, response.get("error")
-        if reply.started or (error is None and not head.json):
+        head, status, fields = reply.head, 200, _JSON_FIELDS
+        if "error" in response:
+            status, fields = self._error_fields(response["error"])
+        if reply.started or (status == 200 and not head.json):
             # http-21: the response SHOULD terminate the stream
-            await reply.part(_event(data), last=True)
-        elif error is None:
-            await reply.whole(_HttpAnswer(200, _JSON_FIELDS + head.fields, data))
-        else:
-            status, fields = self._error_fields(error)
-            await reply.whole(_HttpAnswer(status, fields + head.fields, data))
+            return reply.part(_event(data), last=True)
+        return reply.whole(_HttpAnswer(status, fields + head.fields, data))
 
     def _error_fields(self, error: JSON) -> tuple[int, _Fields]:
         """Return status and fields for a JSON-RPC error."""
-        status = HTTP_STATUS.get(error["code"], 200)
-        data = error.get("data")
-        found = list(_JSON_FIELDS)
+        status, data = HTTP_STATUS.get(error["code"], 200), error.get("data")
         if isinstance(data, dict) and status in (429, 503) and "retryAfter" in data:
-            found.append(("Retry-After", str(data["retryAfter"])))
+            return status, (*_JSON_FIELDS, ("Retry-After", str(data["retryAfter"])))
         if isinstance(data, dict) and status == 403 and self.authorization:
             # auth-53: SHOULD be 403 with a challenge that names the scopes
-            scopes = data.get("requiredScopes", ())
-            found.append(self.authorization.insufficient(scopes))
-        return status, tuple(found)
+            challenge = self.authorization.insufficient(data.get("requiredScopes", ()))
+            return status, (*_JSON_FIELDS, challenge)
+        return status, _JSON_FIELDS
 
 
 def _collect(fields: Iterable[tuple[str, str]], headers: dict[str, str]) -> None:
@@ -2124,7 +2129,8 @@ def _preflight(headers: Mapping[str, str]) -> _HttpAnswer:
         fields.append(("Access-Control-Allow-Methods", "POST"))
         # By name, because `*` does not cover Authorization, nor are there wildcards for
         # Mcp-Param-*.
-        fields.append(("Access-Control-Allow-Headers", ", ".join(names)))
+        if names:
+            fields.append(("Access-Control-Allow-Headers", ", ".join(names)))
         fields.append(("Access-Control-Max-Age", "600"))
     return _HttpAnswer(204, tuple(fields))
 
@@ -2334,8 +2340,11 @@ class _HttpConnection(asyncio.Protocol):
         self.peer = str(peer[0]) if peer else None
         self._await(_HEADER, self.site.limits.header_seconds)
         self.site.connections.add(self)
-        if len(self.site.connections) > self.site.limits.connections:
-            busy = Overloaded(f"{self.site.limits.connections} connections are open")
+        limit = self.site.limits.connections
+        if len(self.site.connections) > 2 * limit:
+            transport.abort()  # a flood: even refusals have to end somewhere
+        elif len(self.site.connections) > limit:
+            busy = Overloaded(f"{limit} connections are open")
             self._refuse(_HttpRefusal(503, busy, ("Retry-After", "1")))
 
     def data_received(self, data: bytes) -> None:
@@ -2368,11 +2377,14 @@ class _HttpConnection(asyncio.Protocol):
         self.deadline = self.site.loop.time() + self.site.limits.blocked_seconds
 
     def resume_writing(self) -> None:
+        limits = self.site.limits
         self._wake()
-        if self.state == _RUNNING:
-            self._await(_RUNNING, self.site.limits.keep_alive_seconds)
-        elif self.state == _IDLE:
-            self._await(_IDLE, self.site.limits.idle_seconds)
+        if self.state == _CLOSING:
+            self._await(_CLOSING, limits.blocked_seconds)
+        elif self.state == _RUNNING:
+            self._await(_RUNNING, limits.keep_alive_seconds)
+        else:
+            self._await(self.state, limits.idle_seconds)
             self._advance()
 
     # --- reading --------------------------------------------------------------------
@@ -2461,7 +2473,8 @@ class _HttpConnection(asyncio.Protocol):
         self.state = _RUNNING
         self.deadline = math.inf
         self.reply = reply = _ConnectionReply(self, head)
-        self.task = self.site.loop.create_task(self._run(reply, self.token, body))
+        running = self._run(reply, self.token, body)
+        self.task = self.site.loop.create_task(running)
         return True
 
     def _wait_for_body(self, head: _Head) -> None:
@@ -2484,7 +2497,8 @@ class _HttpConnection(asyncio.Protocol):
                 reply.connection = None
                 self.transport.abort()
         if self.buffer or not self.transport.is_reading():
-            self._advance()
+            # Not from here: the next task would inherit this one's context variables.
+            self.site.loop.call_soon(self._advance, context=self.site.context)
 
     # --- writing --------------------------------------------------------------------
 
@@ -2591,12 +2605,13 @@ class _HttpSite:
         self.limits = endpoint.limits
         self.loopback = loopback
         self.loop = asyncio.get_running_loop()
+        self.context = contextvars.copy_context()
         self.connections: set[_HttpConnection] = set()
         self.ending = False
         self.grammar = _grammar()
         self.memo: dict[bytes, _Head] = {}
         self.prefixes: dict[tuple[int, _Fields, bool], bytes] = {}
-        self.date = ""
+        self.date = self.grammar.now()
 
     def read_head(self, block: bytes) -> tuple[_Head, str | None]:
         """Parse a header block, or remember it; returns also the Authorization value.
@@ -2606,6 +2621,7 @@ class _HttpSite:
         found = self.memo.get(block)
         if found is not None:
             return found, None
+        self._check_size(block)
         given = _CREDENTIALS.findall(block)
         if given:
             block = _CREDENTIALS.sub(b"", block)
@@ -2620,24 +2636,30 @@ class _HttpSite:
                 self.memo[block] = found
         return found, given[0].decode("latin-1").strip(" \t") if given else None
 
-    def _parse(self, block: bytes) -> _Head:
+    def _check_size(self, block: bytes) -> None:
         limits = self.limits
         if block.find(b"\n") > limits.request_line:
             raise _HttpRefusal(414, f"At most {limits.request_line} bytes")
         if len(block) > limits.header_bytes:
             raise _HttpRefusal(431, f"A header has at most {limits.header_bytes} bytes")
         if block.count(b"\n") - 2 > limits.header_count:
-            raise _HttpRefusal(431, f"A header has at most {limits.header_count} fields")
+            raise _HttpRefusal(
+                431, f"A header has at most {limits.header_count} fields"
+            )
+
+    def _parse(self, block: bytes) -> _Head:
         if not _HEAD_GRAMMAR.fullmatch(block):
             raise _HttpRefusal(400, "The request line or a header field is malformed")
         parsed = self.grammar(block)
         # http.server drops everything after a line that it cannot read
         if parsed.refusal or parsed.headers.defects:
-            raise _HttpRefusal(*(parsed.refusal or (400, "A header field is malformed")))
+            raise _HttpRefusal(
+                *(parsed.refusal or (400, "A header field is malformed"))
+            )
         fields = [(k.lower(), v.strip(" \t")) for k, v in parsed.headers.items()]
         old = parsed.request_version == "HTTP/1.0"
         length = _body_length(fields, old)
-        path, _, query = parsed.path.partition("?")
+        path, _, query = _origin_form(parsed.path, fields).partition("?")
         rules = self.endpoint.admit(parsed.command, path, query, fields, self.loopback)
         options = rules.headers.get("connection", "").lower()
         return _Head(
@@ -2697,11 +2719,22 @@ class _HttpSite:
                 connection.transport.abort()
         if tasks:
             await asyncio.wait(tasks, timeout=self.limits.shutdown_seconds)
+        await asyncio.sleep(0)  # lets the sockets be closed
 
     async def _until_gone(self, seconds: float) -> None:
         end = self.loop.time() + seconds
         while self.connections and self.loop.time() < end:
             await asyncio.sleep(0.01)
+
+
+def _origin_form(target: str, fields: Sequence[tuple[str, str]]) -> str:
+    """Return path and query; RFC 9112 3.2.2: the absolute form MUST be accepted too."""
+    found = re.fullmatch(r"https?://([^/?#]*)(.*)", target, re.IGNORECASE)
+    if found is None:
+        return target
+    if ("host", found[1]) not in fields:
+        raise _HttpRefusal(400, "Request line and Host name different hosts")
+    return found[2] if found[2].startswith("/") else "/" + found[2]
 
 
 def _body_length(fields: Sequence[tuple[str, str]], old: bool) -> int:
@@ -2714,12 +2747,18 @@ def _body_length(fields: Sequence[tuple[str, str]], old: bool) -> int:
         raise _HttpRefusal(501, "Transfer-Encoding can only be chunked")
     if codings and old:
         raise _HttpRefusal(400, "HTTP/1.0 has no Transfer-Encoding")
-    if lengths and not re.fullmatch(r"[0-9]+", lengths[0]):
-        raise _HttpRefusal(400, "Content-Length must be digits")
     if codings:
         return -1
-    # A length of that many digits is refused by its value, later.
-    return int(lengths[0][:4000]) if lengths else 0
+    return _digits(lengths[0]) if lengths else 0
+
+
+def _digits(length: str) -> int:
+    """Read a Content-Length: int() would take +20, 2_0 and digits of other scripts."""
+    if not re.fullmatch(r"[0-9]+", length):
+        raise _HttpRefusal(400, "Content-Length must be digits")
+    if len(length) > 18:
+        raise _HttpRefusal(413, "Content-Length is too large")
+    return int(length)
 
 
 @functools.cache
@@ -2733,7 +2772,7 @@ def _grammar() -> Any:
 
         def __init__(self, block: bytes) -> None:
             self.refusal: tuple[int, str] | None = None
-            self.rfile = io.BufferedReader(io.BytesIO(block))  # type: ignore[arg-type]
+            self.rfile = io.BytesIO(block)
             self.raw_requestline = self.rfile.readline()
             if self.parse_request() and self.request_version < "HTTP/1.0":
                 self.refusal = 505, "HTTP/1.1 is spoken here"
@@ -2784,14 +2823,14 @@ async def serve_http(
     # http-05: SHOULD bind only to localhost when running locally, hence the default
     loopback = _is_loopback(host)
     if not loopback and not endpoint.allowed_hosts:
-        _log.warning("%s is not a loopback address, and allowed_hosts is empty: "
-                     "requests for any Host are served", host)
+        _log.warning("%s is reachable from elsewhere; allowed_hosts is not set", host)
     site = _HttpSite(endpoint, loopback)
     listeners = await _listen_on(site, host, port, ssl)
     try:
         if on_ready is not None:
             port = listeners[0].sockets[0].getsockname()[1]
-            name = f"[{host}]" if ":" in host else host
+            name = "localhost" if host in ("", "0.0.0.0", "::") else host
+            name = f"[{name}]" if ":" in name else name
             on_ready(f"{'https' if ssl else 'http'}://{name}:{port}{path}")
         await site.watch()
     finally:
@@ -2820,6 +2859,198 @@ async def _listen_on(
         port = listener.sockets[0].getsockname()[1]
         found.append(listener)
     return found
+
+
+# --- ASGI: the same endpoint in somebody else's HTTP server -----------------------------
+
+_Receive = Callable[[], Awaitable[dict[str, Any]]]
+_Transmit = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+def asgi_app(
+    server: Server | Exchange,
+    *,
+    path: str = "/mcp",
+    allowed_hosts: Iterable[str] = (),
+    allowed_origins: Iterable[str] = (),
+    limits: HttpLimits = HttpLimits(),
+    verifier: Authorization | Verifier | None = None,
+) -> Callable[[dict[str, Any], _Receive, _Transmit], Awaitable[None]]:
+    """Make an ASGI 3 application, for uvicorn and others, or to mount in a framework.
+
+    `path` is relative to the place where it is mounted. Loopback rules hold where the
+    server's own address (`scope["server"]`) is one. Limits of lines, headers, idle time
+    and connections are the ASGI server's. Streams end when the lifespan does; a server
+    that waits for connections first needs a limit (uvicorn: timeout_graceful_shutdown).
+    """
+    return _AsgiApp(
+        _HttpEndpoint(
+            server,
+            path=path,
+            allowed_hosts=allowed_hosts,
+            allowed_origins=allowed_origins,
+            limits=limits,
+            verifier=verifier,
+        )
+    )
+
+
+class _AsgiReply(_HttpReply):
+    """A reply that goes out as ASGI events."""
+
+    __slots__ = ("lock", "patience", "transmit", "watch")
+
+    def __init__(
+        self, head: _HttpHead, transmit: _Transmit, patience: float, watch: Any
+    ) -> None:
+        super().__init__(head)
+        self.transmit = transmit
+        self.patience = patience
+        self.watch = watch
+        self.lock = asyncio.Lock()  # a comment must not cut an event in two
+
+    async def whole(self, answer: _HttpAnswer) -> None:
+        async with self.lock:
+            size = ("Content-Length", str(len(answer.body)))
+            fields = answer.fields + (() if answer.status == 204 else (size,))
+            await self._start(answer.status, fields)
+            await self._body(answer.body, more=False)
+
+    async def part(self, data: bytes, last: bool = False) -> None:
+        async with self.lock:
+            if not self.started:
+                self.started = True
+                await self._start(200, _STREAM_FIELDS + self.head.fields)
+            await self._body(data, more=not last)
+
+    async def _start(self, status: int, fields: _Fields) -> None:
+        raw = [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in fields]
+        start = {"type": "http.response.start", "status": status, "headers": raw}
+        await self._give(start)
+
+    async def _body(self, data: bytes, more: bool) -> None:
+        event = {"type": "http.response.body", "body": data, "more_body": more}
+        await self._give(event)
+
+    async def _give(self, event: dict[str, Any]) -> None:
+        try:
+            async with asyncio.timeout(self.patience):
+                await self.transmit(event)
+        except OSError:  # TimeoutError is one: who does not read counts as gone
+            self.watch.cancel()
+
+
+class _AsgiApp:
+    """The ASGI application."""
+
+    def __init__(self, endpoint: _HttpEndpoint) -> None:
+        self.endpoint = endpoint
+
+    async def __call__(
+        self, scope: dict[str, Any], receive: _Receive, send: _Transmit
+    ) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+        else:
+            raise ValueError(f"ASGI scope {scope['type']!r} is not served here")
+
+    async def _lifespan(self, receive: _Receive, send: _Transmit) -> None:
+        while True:
+            event = await receive()
+            if event["type"] == "lifespan.shutdown":
+                if self.endpoint.subscriptions is not None:
+                    self.endpoint.subscriptions.end()
+                await self._until_ended(self.endpoint.limits.shutdown_seconds)
+            await send({"type": event["type"] + ".complete"})
+            if event["type"] == "lifespan.shutdown":
+                return
+
+    async def _until_ended(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while any(self.endpoint.running.values()):
+                    await asyncio.sleep(0.01)
+
+    async def _http(
+        self, scope: dict[str, Any], receive: _Receive, send: _Transmit
+    ) -> None:
+        endpoint, limits = self.endpoint, self.endpoint.limits
+        head, token = self._admit(scope)
+        watch: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        reply = _AsgiReply(head, send, limits.blocked_seconds, watch)
+        answer = endpoint.gate(head, token)
+        try:
+            body = b"" if answer else await self._body(receive)
+        except _HttpRefusal as refusal:
+            answer = refusal.answer(head.fields)
+        if answer is not None:
+            await reply.whole(answer)
+        elif body is not None:
+            client = scope.get("client")
+            work = endpoint.respond(reply, token, body, client and str(client[0]))
+            del body
+            await self._attend(reply, asyncio.ensure_future(work), receive)
+
+    def _admit(self, scope: dict[str, Any]) -> tuple[_HttpHead, str | None]:
+        fields = [
+            (name.decode("latin-1").lower(), value.decode("latin-1").strip(" \t"))
+            for name, value in scope["headers"]
+        ]
+        tokens = [value for name, value in fields if name == "authorization"]
+        # Two of them are two hosts' opinions: an empty one is not a good token.
+        token = "".join(tokens[:1]) if len(tokens) < 2 else ""
+        path, root = scope["path"], scope.get("root_path", "").rstrip("/")
+        if path == root or path.startswith(root + "/"):
+            path = path[len(root) :]
+        query = scope.get("query_string", b"").decode("latin-1")
+        rest = [one for one in fields if one[0] != "authorization"]
+        address = (scope.get("server") or ("",))[0]
+        loopback = _is_loopback(address)
+        head = self.endpoint.admit(scope["method"], path, query, rest, loopback)
+        return head, token if tokens else None
+
+    async def _body(self, receive: _Receive) -> bytes | None:
+        """Read the body; None if the client is gone."""
+        body, limits = bytearray(), self.endpoint.limits
+        try:
+            async with asyncio.timeout(limits.body_seconds):
+                while True:
+                    event = await receive()
+                    if event["type"] == "http.disconnect":
+                        return None
+                    body += event.get("body", b"")
+                    if len(body) > limits.body_bytes:
+                        raise self.endpoint.too_large()
+                    if not event.get("more_body"):
+                        return bytes(body)
+        except TimeoutError:
+            raise _HttpRefusal(408, "The request took too long to arrive") from None
+
+    async def _attend(
+        self, reply: _AsgiReply, work: asyncio.Future[None], receive: _Receive
+    ) -> None:
+        """Wait for the answer; a disconnect cancels it. Keeps quiet streams alive."""
+        reply.watch = watch = asyncio.ensure_future(_disconnected(receive))
+        patience = self.endpoint.limits.keep_alive_seconds
+        try:
+            while not work.done() and not watch.done():
+                either = {work, watch}
+                first = asyncio.FIRST_COMPLETED
+                await asyncio.wait(either, timeout=patience, return_when=first)
+                if reply.started and not work.done() and not watch.done():
+                    await reply.part(_KEEP_ALIVE)
+        finally:
+            # http-23, cancellation-04: MUST be treated as cancellation
+            work.cancel()
+            watch.cancel()
+            await asyncio.gather(work, watch, return_exceptions=True)
+
+
+async def _disconnected(receive: _Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 # --- client transports -----------------------------------------------------------------
@@ -2876,7 +3107,9 @@ def _torn_down(message: JSON, request: Request) -> JSON | None:
     if request.method != "subscriptions/listen":
         return None
     params = message.get("params")
-    if not isinstance(params, dict) or not _same_id(params.get("requestId"), request.id):
+    if not isinstance(params, dict) or not _same_id(
+        params.get("requestId"), request.id
+    ):
         return None
     meta = {META_SUBSCRIPTION_ID: request.id}
     return result_response(request.id, {"resultType": COMPLETE, "_meta": meta})
@@ -3017,7 +3250,9 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         else:
             text = f"The server exited with status {status}"
         tail = self.tail.decode("utf-8", "replace").strip().splitlines()[-10:]
-        return "\n  ".join([text + (", after writing to stderr:" if tail else ""), *tail])
+        return "\n  ".join(
+            [text + (", after writing to stderr:" if tail else ""), *tail]
+        )
 
     async def stop(self, step: float = SHUTDOWN_STEP) -> None:
         """Climb the ladder: close the input, SIGTERM, SIGKILL; then what it started."""
@@ -3139,7 +3374,9 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         waiting = [call for call in self.calls.values() if not call.answered]
         if message["method"] == "notifications/progress":
             token = params.get("progressToken")
-            found = [c for c in waiting if _same_id(_meta(c).get("progressToken"), token)]
+            found = [
+                c for c in waiting if _same_id(_meta(c).get("progressToken"), token)
+            ]
         elif message["method"] == "notifications/message":
             # It says not whose it is: those who asked for log messages get it.
             found = [c for c in waiting if META_LOG_LEVEL in _meta(c)]
@@ -3554,7 +3791,7 @@ class HttpClient:
         self._port = parts.port or (443 if self._tls_wanted else 80)
         self._authority = _authority(parts, self._port)
         self._path = _request_target(parts)
-        self._proxy: Any = None
+        self._proxy: Any = ...
         self._headers = dict(headers or {})
         self._credentials: dict[str, str] = {}
         self._auth = auth
@@ -3595,7 +3832,8 @@ class HttpClient:
             self._release(connection)
 
     async def _post(self, path: str, request: Request, body: bytes) -> _Connection:
-        self._proxy = _proxy_for(self._tls_wanted, self._host, self._authority)
+        if self._proxy is ...:
+            self._proxy = _proxy_for(self._tls_wanted, self._host, self._authority)
         data = self._head(path, request, len(body)) + body
         while True:
             connection = await self._connection()
@@ -3670,7 +3908,9 @@ class HttpClient:
     async def _answer(
         self, connection: _Connection, request: Request, send: Send
     ) -> JSON:
-        kind = connection.headers.get("content-type", "").partition(";")[0].strip().lower()
+        kind = (
+            connection.headers.get("content-type", "").partition(";")[0].strip().lower()
+        )
         coding = connection.headers.get("content-encoding", "identity").lower()
         if coding != "identity":
             problem = f"The answer is compressed ({coding}), which was not asked for"
@@ -3777,7 +4017,10 @@ class HttpClient:
         if not target.rpartition("]")[2].partition(":")[2]:
             target += f":{self._port}"
         fields = {"Host": target, **_proxy_credentials(self._proxy)}
-        lines = [f"CONNECT {target} HTTP/1.1", *(f"{k}: {v}" for k, v in fields.items())]
+        lines = [
+            f"CONNECT {target} HTTP/1.1",
+            *(f"{k}: {v}" for k, v in fields.items()),
+        ]
         await connection.post(("\r\n".join(lines) + "\r\n\r\n").encode("ascii"))
         if connection.status != 200:
             raise TransportError(f"The proxy answered {connection.status}")
@@ -3992,7 +4235,9 @@ class Authorization:
 
     async def principal(self, authorization: str | None) -> Principal:
         """Return who sent the Authorization field; raises _HttpRefusal."""
-        found = re.fullmatch(r"(?i:bearer) +([A-Za-z0-9._~+/-]+=*)", authorization or "")
+        found = re.fullmatch(
+            r"(?i:bearer) +([A-Za-z0-9._~+/-]+=*)", authorization or ""
+        )
         if found is None:
             raise self.unauthorized("" if authorization is None else "No bearer token")
         principal = await self._verified(found[1])
@@ -4130,6 +4375,7 @@ def rate_limit(
 ROLES = ("user", "assistant")
 _ACTIONS = ("accept", "decline", "cancel")
 _PRIMITIVES = ("string", "number", "integer", "boolean")
+_FORM_FORMATS = ("email", "uri", "date", "date-time")
 _SECRETS = frozenset(
     "password passwd passphrase pin apikey accesstoken refreshtoken secret clientsecret "
     "privatekey creditcard creditcardnumber cardnumber cvv cvc".split()
@@ -4166,8 +4412,12 @@ def elicitation(message: str, schema: Any) -> Question:
     """
     form, convert = _form_schema(schema)
     _check_form(form)
+    fits = Schema(form, formats=True)  # here, so that a bad schema is never asked
     # elicitation-08, elicitation-11: MUST have message and requestedSchema
     params = {"mode": "form", "message": message, "requestedSchema": form}
+    # elicitation-32: SHOULD NOT hold URLs that are meant to be clicked
+    if re.search(r"https?://", _encode_text(params)):
+        _log.warning("a form should not hold URLs, see elicit_url: %.100s", message)
 
     def read(result: JSON) -> Answer:
         answer = _elicit_result(result)
@@ -4175,7 +4425,7 @@ def elicitation(message: str, schema: Any) -> Question:
             content = result.get("content")
             if not isinstance(content, dict):
                 raise ValueError("it has no content")
-            violations = Schema(form, formats=True).violations(content)
+            violations = fits.violations(content)
             if violations:
                 raise ValueError("; ".join(map(str, violations)))
             answer.value = convert(content)
@@ -4223,7 +4473,7 @@ def _form_schema(schema: Any) -> tuple[dict[str, JSON], Callable[[JSON], Any]]:
         return schema, lambda content: content
     form = schema_of(schema)
     convert = converter_of(schema) or (lambda content: content)
-    if form.get("type") == "object":
+    if "properties" in form:
         properties = {k: _not_null(v) for k, v in form.get("properties", {}).items()}
         form = {"type": "object", "properties": properties}
         required = schema_of(schema).get("required")
@@ -4244,8 +4494,6 @@ def _not_null(schema: dict[str, JSON]) -> dict[str, JSON]:
         schema = options[0] | rest
         if schema.get("default", ...) is None:
             del schema["default"]
-    if "enum" in schema and "type" not in schema:
-        schema = {"type": "string", **schema}
     return schema
 
 
@@ -4256,12 +4504,23 @@ def _check_form(form: dict[str, JSON]) -> None:
         raise ValueError("a form's schema is an object with properties")
     for name, schema in properties.items():
         kind = schema.get("type") if isinstance(schema, dict) else None
-        choices = schema.get("items", {}) if kind == "array" else {}
-        if kind not in _PRIMITIVES and not ("enum" in choices or "anyOf" in choices):
+        if kind not in _PRIMITIVES and not (kind == "array" and _offers_strings(schema)):
             raise ValueError(f"form field {name!r} is not primitive: {kind!r}")
+        if schema.get("format", "date") not in _FORM_FORMATS:
+            raise ValueError(f"form field {name!r}: format is of {_FORM_FORMATS}")
         # elicitation-01, elicitation-44: MUST NOT ask for secrets in a form
         if re.sub(r"[^a-z]", "", name.lower()) in _SECRETS:
             raise ValueError(f"form field {name!r} asks for a secret: use elicit_url")
+
+
+def _offers_strings(schema: JSON) -> bool:
+    """Tell a multi-select field from other arrays."""
+    items = schema.get("items")
+    choices = items.get("enum", items.get("anyOf")) if isinstance(items, dict) else None
+    return isinstance(choices, list) and all(
+        isinstance(one.get("const") if isinstance(one, dict) else one, str)
+        for one in choices
+    )
 
 
 def sampling(
@@ -4291,8 +4550,10 @@ def sampling(
 
 
 def _sampled(result: JSON) -> JSON:
-    if not isinstance(result, dict) or not {"role", "content", "model"} <= result.keys():
+    if not isinstance(result, dict) or not {"content", "model"} <= result.keys():
         raise InvalidParams("A sampling result needs role, content and model")
+    if result.get("role") not in ROLES:
+        raise InvalidParams(f"The role of a sampling result is one of {ROLES}")
     return result
 
 
@@ -4301,9 +4562,11 @@ def _check_sampling(messages: Sequence[JSON]) -> None:
     open_uses: set[str] = set()
     for message in messages:
         # sampling-13: MUST have a role and content
-        if message.get("role") not in ROLES or "content" not in message:
+        if not isinstance(message, dict) or not (
+            message.get("role") in ROLES and "content" in message
+        ):
             raise ValueError(f"a sampling message needs role {ROLES} and content")
-        content = message["content"]
+        role, content = message["role"], message["content"]
         blocks = content if isinstance(content, list) else [content]
         results = [b for b in blocks if b.get("type") == "tool_result"]
         # sampling-08, sampling-26: results MUST NOT be mixed with other content
@@ -4313,6 +4576,8 @@ def _check_sampling(messages: Sequence[JSON]) -> None:
         if {b.get("toolUseId") for b in results} != open_uses:
             raise ValueError(f"tool uses without result, or results without use: {message}")
         open_uses = {b["id"] for b in blocks if b.get("type") == "tool_use"}
+        if role != "user" and results or role != "assistant" and open_uses:
+            raise ValueError("the assistant uses tools, the user gives their results")
     if open_uses:
         raise ValueError(f"tool uses without result: {sorted(open_uses)}")
 
@@ -4802,10 +5067,18 @@ class _Entry:
         """Call the handler: on the loop if it is `async def`, else in a thread."""
         if self.parameters.context is not None:
             arguments = {**arguments, self.parameters.context: ctx}
-        if self.is_async:
-            return await self.function(**arguments)
-        value = await ctx.server.workers.run(self.function, arguments)
-        return await value if inspect.isawaitable(value) else value
+        try:
+            if self.is_async:
+                return await self.function(**arguments)
+            value = await ctx.server.workers.run(self.function, arguments)
+            return await value if inspect.isawaitable(value) else value
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise RuntimeError(f"{self.name!r} cancelled itself") from None
+        except SystemExit as error:  # it ends the call, not the server
+            raise RuntimeError(f"{self.name!r} called exit: {error!r}") from error
 
     def check_scopes(self, principal: Principal | None) -> None:
         """Raise InsufficientScope unless the caller has all scopes; all are named."""
@@ -5022,7 +5295,7 @@ class Server:
             return result_response(request.id, await self._answer(request, send))
         except McpError as error:
             return error_response(request.id, error)
-        except Exception as error:
+        except (Exception, BaseExceptionGroup) as error:
             return error_response(request.id, self._internal(request.method, error))
 
     async def _answer(self, request: Request, send: Send) -> JSON:
@@ -5548,12 +5821,7 @@ async def _call_tool(server: Server, ctx: Context, params: JSON) -> JSON:
         raise
     except ToolError as error:
         return _failed(str(error))
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        return _failed(f"The tool {name!r} cancelled itself")
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         # tools-42: MUST sanitize outputs: exceptions are for the log
         hidden = server._internal(f"tool {name!r}", error)
         reason = f"The tool {name!r} failed"
@@ -5854,6 +6122,1426 @@ METHODS: dict[str, Method] = {
     "completion/complete": Method(_complete, "completions"),
     "subscriptions/listen": Method(_listen),
 }
+
+
+# ======================================================================================
+# 8  Client
+# ======================================================================================
+#
+#   call_tool("table_book", {"guests": 2})
+#     -- tools/call (id 1), _meta ------------------>
+#     <-- input_required: inputRequests, requestState      on_elicit answers
+#     -- tools/call (id 2), inputResponses, requestState ->
+#     <-- complete ----------------------------------      a Reply
+#
+#   request = round (question round)*     round = one Request through the Exchange
+
+CALL_TIMEOUT = 60.0
+PROBE_TIMEOUT = 10.0  # for the answer to the first server/discover
+MAX_ROUNDS = 10  # times that a server may ask before it answers
+MAX_PAGES = 1000
+CACHE_SIZE = 16 * 1024 * 1024  # characters of JSON
+MAX_TTL_MS = 24 * 60 * 60 * 1000
+RETRY_DELAY = 0.5  # doubled each time, with jitter, up to RETRY_LIMIT
+RETRY_LIMIT = 30.0
+CHANGES_QUEUED = 1000  # changes that wait for a slow reader of Listening
+EARLIER_VERSION = "2025-11-25"  # the newest revision that begins with initialize
+_MODERN_ERRORS = frozenset({-32020, -32021, -32022})
+_MAY_ASK = frozenset({"tools/call", "prompts/get", "resources/read"})
+_CACHEABLE = frozenset(
+    {
+        "server/discover",
+        "tools/list",
+        "prompts/list",
+        "resources/list",
+        "resources/templates/list",
+        "resources/read",
+    }
+)
+_OUTDATES = {  # notification -> the methods whose cached results it makes stale
+    "notifications/tools/list_changed": ("tools/list",),
+    "notifications/prompts/list_changed": ("prompts/list",),
+    "notifications/resources/list_changed": (
+        "resources/list",
+        "resources/templates/list",
+    ),
+    "notifications/resources/updated": ("resources/read",),
+}
+
+
+class InvalidResponse(TransportError):
+    """The server's answer breaks the protocol; `result` is the answer, as far as read."""
+
+    def __init__(self, message: str, result: JSON = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class LegacyServer(TransportError):
+    """The server speaks none of our revisions; `versions` are those it does, if known."""
+
+    def __init__(self, versions: Iterable[str], reason: str) -> None:
+        self.versions = tuple(versions)
+        speaks = ", ".join(self.versions) or "an earlier revision of MCP"
+        super().__init__(
+            f"The server speaks {speaks}; this client {', '.join(SUPPORTED_VERSIONS)} "
+            f"({reason})"
+        )
+
+
+class UnansweredInput(TransportError):
+    """The server asked for input that it does not get; `requests` are its questions."""
+
+    def __init__(self, message: str, requests: JSON) -> None:
+        super().__init__(message)
+        self.requests = requests
+
+
+class NoSuchResource(RemoteError):
+    """The server has no resource with this URI."""
+
+
+class Reply(dict[str, JSON]):
+    """A result as it came, with conveniences."""
+
+    stale = False
+    """True for a cached result past its time, served because the server failed."""
+
+    @property
+    def text(self) -> str:
+        """Return all text of a tool's, a prompt's or a resource's result, one string."""
+        blocks = [*self.get("content", ()), *self.get("contents", ())]
+        for message in self.get("messages", ()):
+            content = message.get("content")
+            blocks += content if isinstance(content, list) else [content]
+        found = [block for block in blocks if isinstance(block, dict)]
+        texts = [one.get("text", one.get("resource", {}).get("text")) for one in found]
+        return "\n".join(text for text in texts if isinstance(text, str))
+
+    @property
+    def structured(self) -> JSON:
+        """Return `structuredContent`; None if it is null or absent."""
+        return self.get("structuredContent")
+
+    @property
+    def is_error(self) -> bool:
+        """Tell whether the tool said that it failed. tools-41: show it to the model."""
+        return bool(self.get("isError"))
+
+    @property
+    def server_info(self) -> JSON:
+        """Return the server's name and version, as it says itself; may be empty."""
+        meta = self.get("_meta")
+        return (meta.get(META_SERVER_INFO) if isinstance(meta, dict) else None) or {}
+
+
+class CallOptions(typing.TypedDict, total=False):
+    """What each call may be given; Client(...) takes the same as defaults."""
+
+    timeout: float | None
+    """Seconds for one round, CALL_TIMEOUT unless given; None waits for ever."""
+    max_timeout: float
+    """Progress extends the timeout, each time anew, up to this many seconds in all."""
+    headers: Mapping[str, str]
+    """HTTP only."""
+    meta: Mapping[str, JSON]
+    """Further members of `_meta`, such as traceparent."""
+    log_level: str
+    """The least severe log messages that the server should send. Deprecated."""
+    on_progress: Callable[[dict[str, JSON]], Any]
+    """Gets the params of each notifications/progress."""
+    on_log: Callable[[dict[str, JSON]], Any]
+    """Gets the params of each notifications/message."""
+    refresh: bool
+    """Ask the server even though a cached result is fresh."""
+
+
+Handler = Callable[["Client", dict[str, JSON]], Any]
+"""`(client, params of the question) -> answer`, plain or async; plain ones must not
+block. client.label says which server asks."""
+
+
+def in_memory(server: Any) -> Exchange:
+    """Return the Exchange that reaches a Server in this process, through JSON."""
+
+    async def exchange(request: Request, send: Send) -> JSON:
+        async def forward(message: JSON) -> None:
+            await send(decode(encode(message)))
+
+        message = request_message(request.id, request.method, request.params)
+        received = typing.cast(Request, read_message(decode(encode(message))))
+        response = await server.handle(received, forward)
+        return decode(encode_response(response)[0])
+
+    return exchange
+
+
+def connect(target: Any, names: Mapping[str, str] = MIRRORED_NAMES) -> Exchange:
+    """Return the Exchange to a target.
+
+    target: a URL, a command as list of arguments, a Server, or an Exchange already.
+    """
+    if isinstance(target, str):
+        return HttpClient(target, names=names)
+    if isinstance(target, (list, tuple)):
+        return StdioClient(target)
+    if hasattr(target, "handle"):
+        return in_memory(target)
+    if not callable(target):
+        raise TypeError(f"not a URL, a command, a Server or an Exchange: {target!r}")
+    return typing.cast(Exchange, target)
+
+
+async def _maybe(value: Any) -> Any:
+    """Await what needs it: callbacks may be plain or async."""
+    return await value if inspect.isawaitable(value) else value
+
+
+def backoff(attempt: int, delay: float, chance: Callable[[], float]) -> float:
+    """Return how long to wait: doubling, bounded, jittered between half and full."""
+    # caching-15: MUST apply jitter and backoff
+    return min(delay * 2.0 ** min(attempt, 20), RETRY_LIMIT) * (0.5 + chance() / 2)
+
+
+class Client:
+    """A client of one server.
+
+        async with Client("https://example.com/mcp") as client:
+            print((await client.call_tool("add", {"a": 1, "b": 2})).text)
+
+    Raises RemoteError for the server's JSON-RPC errors, TimeoutError, and TransportError
+    for everything else that fails. What a tool says went wrong is no exception: look at
+    Reply.is_error. Cancelling the task that awaits a call cancels the call.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        *,
+        on_elicit: Handler | None = None,
+        on_url: Handler | None = None,
+        on_sample: Handler | None = None,
+        roots: Sequence[str | JSON] | None = None,
+        capabilities: JSON = None,
+        extensions: Sequence[Extension] = (),
+        info: JSON = {"name": "mcp_ref", "version": __version__},  # noqa: B006
+        discover: bool = True,
+        probe_timeout: float = PROBE_TIMEOUT,
+        bridge: Callable[[Exchange], Exchange] | None = None,
+        max_rounds: int = MAX_ROUNDS,
+        validate: bool = True,
+        cache_size: int = CACHE_SIZE,
+        stale_on_error: bool = False,
+        retry_delay: float = RETRY_DELAY,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+        ids: Iterator[Id] | None = None,
+        **options: typing.Unpack[CallOptions],
+    ) -> None:
+        """Prepare a client; nothing is sent yet.
+
+        target: see connect(); the client closes it in the end.
+        on_elicit(client, params): answers forms, with {"action": "accept", "content":
+        {...}}, "decline" or "cancel". on_url: asks for consent to open params["url"],
+        of which the user MUST see all; True or False. on_sample: returns a
+        CreateMessageResult. roots: file:// URIs, paths, or Root objects. Each of the four
+        declares its capability; `capabilities` are added. info: None to stay anonymous.
+        discover: ask for the server's versions on entry. bridge: wraps the Exchange when
+        the server turns out to be of an earlier revision; without, LegacyServer.
+        validate: hold structured results against the tool's outputSchema.
+        stale_on_error: serve outdated cached results while the server fails.
+        """
+        names = dict(MIRRORED_NAMES)
+        self._result_types = {COMPLETE, ASKING}
+        for extension in extensions:
+            names |= extension.names
+            # base-12: MUST include those of extensions that are advertised
+            self._result_types |= extension.result_types
+        self._transport = connect(target, names)
+        self._exchange = self._transport
+        self.label: str = getattr(self._transport, "label", "a server in this process")
+        self.version = SUPPORTED_VERSIONS[0]
+        self.server: Reply = Reply()
+        """The last DiscoverResult."""
+        self._on_elicit = on_elicit
+        self._on_url = on_url
+        self._on_sample = on_sample
+        self._roots = [_root(root) for root in roots or ()]
+        declared = self._declared(roots is not None, extensions)
+        self.capabilities = _merged(declared, capabilities or {})
+        self._info = info
+        self._discover = discover
+        self._probe_timeout = probe_timeout
+        self._bridge = bridge
+        self._legacy: LegacyServer | None = None
+        self._max_rounds = max_rounds
+        self._validate = validate
+        self._stale_on_error = stale_on_error
+        self._retry_delay = retry_delay
+        self._chance = chance
+        self._ids = ids or itertools.count(1)
+        self._defaults = options
+        self._cache = _Cache(cache_size, clock)
+        self._tools: dict[str, _KnownTool] = {}
+        self._closed = False
+
+    def _declared(self, roots: bool, extensions: Sequence[Extension]) -> JSON:
+        """Return the capabilities that follow from the handlers."""
+        # elicitation-04, roots-02, sampling-06: MUST be declared on each request
+        found: dict[str, JSON] = {}
+        modes = {"form": self._on_elicit, "url": self._on_url}
+        # elicitation-05: MUST support at least one mode
+        if any(modes.values()):
+            found["elicitation"] = {mode: {} for mode, on in modes.items() if on}
+        if self._on_sample is not None:
+            found["sampling"] = {}
+        if roots:
+            found["roots"] = {}
+        if extensions:
+            found["extensions"] = {one.identifier: one.settings for one in extensions}
+        return found
+
+    async def __aenter__(self) -> Client:
+        self._closed = False
+        if self._discover:
+            try:
+                await self.discover()
+            except BaseException:
+                await self.aclose()
+                raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End the connection, and the server if it is a child process."""
+        self._closed = True
+        if hasattr(self._transport, "aclose"):
+            await self._transport.aclose()
+
+    def wrap(self, wrapper: Callable[[Exchange], Exchange]) -> None:
+        """Put an Exchange around the transport: to trace, to limit, to rewrite."""
+        self._exchange = wrapper(self._exchange)
+
+    # --- versions                                            spec: basic/versioning ---
+
+    async def discover(self, **options: typing.Unpack[CallOptions]) -> Reply:
+        """Learn the server's versions, capabilities and instructions.
+
+        Raises LegacyServer if it is of an earlier revision, and goes on doing so without
+        asking again until `refresh`.
+        """
+        # versioning-09: SHOULD be remembered
+        if self._legacy is not None and not options.get("refresh"):
+            raise self._legacy
+        self._legacy = None
+        options.setdefault("timeout", self._probe_timeout)
+        try:
+            return await self._discovered(options)
+        except (RemoteError, TransportError, TimeoutError) as error:
+            if not self._looks_legacy(error):
+                raise
+            await self._fall_back(error)
+        return await self._discovered(options)
+
+    async def _discovered(self, options: CallOptions) -> Reply:
+        found = await self.request("server/discover", {}, **options)
+        versions = found.get("supportedVersions")
+        if not isinstance(versions, list):
+            raise InvalidResponse("server/discover without supportedVersions", found)
+        self._select(versions, "it says so in server/discover")
+        self.server = found
+        return found
+
+    def _looks_legacy(self, error: Exception) -> bool:
+        """Tell whether this answer to server/discover is one of an earlier revision."""
+        if isinstance(error, LegacyServer):
+            return True
+        if isinstance(error, TimeoutError):
+            # On stdio silence is an answer, on HTTP it is a server that is slow.
+            return isinstance(self._transport, StdioClient)
+        if isinstance(error, RemoteError):
+            # stdio-17: MUST NOT be keyed to one code; http-75: but modern ones stay
+            if error.code in _MODERN_ERRORS:
+                return False
+            return error.status in (None, 200, 400, 404, 405)
+        status = getattr(error, "status", None)
+        return status in (400, 404, 405)
+
+    async def _fall_back(self, error: Exception) -> None:
+        """Hand over to the bridge, or raise LegacyServer with what can be found out."""
+        if self._bridge is not None:
+            self.wrap(self._bridge)
+            return
+        self._legacy = error if isinstance(error, LegacyServer) else None
+        if self._legacy is None:
+            versions = await self._initialize_versions()
+            self._legacy = LegacyServer(versions, f"server/discover: {error}")
+        raise self._legacy from None
+
+    async def _initialize_versions(self) -> list[str]:
+        """Find out which revision an initialize handshake would lead to."""
+        params = {
+            "protocolVersion": EARLIER_VERSION,
+            "capabilities": {},
+            "clientInfo": self._info or {"name": "anonymous", "version": "0"},
+        }
+        request = Request(next(self._ids), "initialize", params)
+        try:
+            async with asyncio.timeout(self._probe_timeout):
+                response = await self._exchange(request, _ignore)
+            return [str(response["result"]["protocolVersion"])]
+        except (TransportError, TimeoutError, KeyError, TypeError):
+            return []  # only the message is poorer for it
+
+    def _select(self, offered: JSON, how: str) -> None:
+        """Choose the revision for all further requests; raises LegacyServer."""
+        offered = [one for one in offered if isinstance(one, str)]
+        # versioning-02: SHOULD select a common version, or tell the user
+        common = [version for version in SUPPORTED_VERSIONS if version in offered]
+        if not common:
+            raise LegacyServer(offered, how)
+        self.version = common[0]
+
+    # --- requests ---------------------------------------------------------------------
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, JSON] | None = None,
+        **options: typing.Unpack[CallOptions],
+    ) -> Reply:
+        """Send any request, also one of an extension, and return its result.
+
+        Answers the server's questions on the way. Results that may be cached are.
+        """
+        params = dict(params or {})
+        options = {**self._defaults, **options}
+        retried = not params.keys().isdisjoint(("inputResponses", "requestState"))
+        if method not in _CACHEABLE or retried:
+            return (await self._rounds(method, params, options))[0]
+        # caching-02: MUST NOT be served for other parameters
+        key = method, _encode_sorted(params)
+        found, fresh = self._cache.get(key, self._context(options))
+        if found is not None and fresh and not options.get("refresh"):
+            return found
+        epoch = self._cache.epochs[method]
+        try:
+            result, rounds = await self._rounds(method, params, options)
+        except (TransportError, TimeoutError) as error:
+            # caching-17: MAY serve stale responses
+            if found is None or not self._stale_on_error:
+                raise
+            _log.warning("%s: a stale result is served: %s", method, error)
+            found.stale = True
+            return found
+        # caching-03: results of retries MUST NOT be cached. And if a change was announced
+        # meanwhile, this may be the state before it.
+        if rounds == 0 and epoch == self._cache.epochs[method]:
+            self._cache.put(key, self._context(options), result)
+        return result
+
+    def _context(self, options: CallOptions) -> Hashable:
+        """Return what stands for who we are to the server."""
+        headers = options.get("headers") or {}
+        return getattr(self._transport, "credentials", ()), *sorted(headers.items())
+
+    async def _rounds(
+        self, method: str, params: dict[str, JSON], options: CallOptions
+    ) -> tuple[Reply, int]:
+        """Send a request until the server has no more questions; count them."""
+        answers: dict[str, JSON] = {}
+        for rounds in itertools.count():
+            # mrtr-28: answers MUST NOT be used for other requests: they live here only
+            result = await self._round(method, {**params, **answers}, options)
+            if result.get("resultType") != ASKING:
+                return result, rounds
+            if rounds == self._max_rounds:
+                problem = f"{method}: the server still asks after {rounds} rounds"
+                raise UnansweredInput(problem, result.get("inputRequests"))
+            answers = await self._answers(result, rounds)
+        raise AssertionError  # for type checkers: count() does not end
+
+    async def _round(
+        self, method: str, params: dict[str, JSON], options: CallOptions
+    ) -> Reply:
+        """Send one request; once more where the specification says so."""
+        try:
+            return await self._send(method, params, options)
+        except RemoteError as error:
+            data = error.data if isinstance(error.data, dict) else {}
+            if error.code == UnsupportedProtocolVersion.code:
+                self._select(data.get("supported") or (), error.message)
+            elif error.code == HeaderMismatch.code and method == "tools/call":
+                # http-57: SHOULD look for changes to the tool, then retry
+                again = options.copy()
+                again["refresh"] = True
+                await self.list_tools(**again)
+            else:
+                raise
+        return await self._send(method, params, options)
+
+    async def _send(
+        self, method: str, params: dict[str, JSON], options: CallOptions
+    ) -> Reply:
+        """Send one request and return its result, within its time."""
+        if self._closed:
+            raise TransportError("The client was closed")
+        # mrtr-27, base-06: MUST be a new id each time
+        id = next(self._ids)
+        headers = {**(options.get("headers") or {}), **self._mirrored(method, params)}
+        params = {**params, "_meta": self._meta(id, options)}
+        request = Request(id, method, params, headers)
+        # cancellation-06, cancellation-08: SHOULD have a timeout, settable per request
+        timeout = options.get("timeout", CALL_TIMEOUT)
+        limit = asyncio.get_running_loop().time() + options.get("max_timeout", 0.0)
+
+        async def send(message: JSON) -> None:
+            if message.get("method") == "notifications/progress":
+                _extend(deadline, timeout, limit)
+            await self._notified(message, options)
+
+        try:
+            async with asyncio.timeout(timeout) as deadline:
+                response = await self._exchange(request, send)
+        except TimeoutError:
+            if deadline.expired():
+                # cancellation-07: leaving the Exchange has told the server
+                raise TimeoutError(f"{method}: no answer in time") from None
+            raise
+        return self._read(method, response)
+
+    def _meta(self, id: Id, options: CallOptions) -> dict[str, JSON]:
+        """Build the `_meta` of a request."""
+        meta = {
+            **(options.get("meta") or {}),
+            META_PROTOCOL_VERSION: self.version,
+            META_CLIENT_CAPABILITIES: self.capabilities,
+        }
+        # base-54: SHOULD be there unless configured otherwise
+        if self._info is not None:
+            meta[META_CLIENT_INFO] = self._info
+        if "log_level" in options:
+            meta[META_LOG_LEVEL] = options["log_level"]
+        if "on_progress" in options or "max_timeout" in options:
+            # progress-03: MUST be unique across active requests
+            meta["progressToken"] = id
+        return meta
+
+    async def _notified(self, message: JSON, options: CallOptions) -> None:
+        """Pass on a notification that came with a request."""
+        method, params = message.get("method"), message.get("params") or {}
+        if method == "notifications/progress" and "on_progress" in options:
+            await _maybe(options["on_progress"](params))
+        elif method == "notifications/message" and "on_log" in options:
+            await _maybe(options["on_log"](params))
+        else:
+            self._outdate(method, params)
+
+    def _outdate(self, method: JSON, params: JSON) -> None:
+        """Drop the cached results that a change notification is about."""
+        for stale in _OUTDATES.get(method, ()):
+            uri = params.get("uri") if stale == "resources/read" else None
+            self._cache.drop(stale, uri)
+
+    def _read(self, method: str, response: JSON) -> Reply:
+        """Return the result of a response; raises RemoteError, InvalidResponse."""
+        if not isinstance(response, dict) or response.get("jsonrpc") != "2.0":
+            raise InvalidResponse(f"{method}: the answer is not JSON-RPC 2.0", response)
+        error, result = response.get("error"), response.get("result")
+        if isinstance(error, dict):
+            code = error.get("code")
+            raise _remote_error(error, code if type(code) is int else 0, response)
+        if not isinstance(result, dict):
+            raise InvalidResponse(f"{method}: neither result nor error", response)
+        # base-14: MUST treat an absent resultType as "complete"
+        kind = result.get("resultType", COMPLETE)
+        # base-13: MUST consider an unrecognized one invalid
+        # mrtr-05: and questions on any other request
+        asks = kind == ASKING
+        known = isinstance(kind, str) and kind in self._result_types
+        if not known or (asks and method not in _MAY_ASK):
+            raise InvalidResponse(f"{method}: invalid resultType {kind!r}", result)
+        if method == "tools/list":
+            self._learn(result)
+        return Reply(result)
+
+    # --- questions                              spec: basic/patterns/mrtr, client/* ---
+
+    async def _answers(self, result: Reply, rounds: int) -> dict[str, JSON]:
+        """Answer the questions of a result; return what the retry has to carry."""
+        questions = result.get("inputRequests")
+        answers: dict[str, JSON] = {}
+        # mrtr-24, mrtr-26: MUST be echoed as it is, and left out if there is none
+        if "requestState" in result:
+            answers["requestState"] = result["requestState"]
+        if questions is None and not answers:
+            # mrtr-17: MUST have at least one of the two
+            raise InvalidResponse("input_required without anything to answer", result)
+        if not questions:
+            # mrtr-23: MAY retry immediately; a server that waits gets some time
+            await asyncio.sleep(backoff(rounds, self._retry_delay, self._chance))
+        if questions is not None:
+            if not isinstance(questions, dict):
+                raise InvalidResponse("inputRequests is not an object", result)
+            # mrtr-22: MUST be constructed before retrying
+            answers["inputResponses"] = {
+                key: await self._answer(question, questions)
+                for key, question in questions.items()
+            }
+        return answers
+
+    async def _answer(self, question: JSON, questions: JSON) -> JSON:
+        """Answer one question; raises UnansweredInput for what we did not offer."""
+        question = question if isinstance(question, dict) else {}
+        method, params = question.get("method"), question.get("params") or {}
+        url = params.get("mode") == "url"
+        needed = _needed(method, params)
+        # mrtr-18: MUST NOT be sent without the capability; nobody is bothered with it
+        if needed is None or not supports(self.capabilities, needed):
+            raise UnansweredInput(f"The server asks for undeclared {method}", questions)
+        if method == "roots/list":
+            return {"roots": self._roots}
+        ask = {"sampling/createMessage": self._on_sample}.get(
+            method, self._on_url if url else self._on_elicit
+        )
+        if ask is None:
+            raise UnansweredInput(f"Nobody here answers {method}", questions)
+        if url:
+            _check_web_address(params.get("url"), questions)
+        answer = await _maybe(ask(self, params))
+        if method == "sampling/createMessage":
+            return _sampled(answer)
+        return _elicited(answer, None if url else params.get("requestedSchema"))
+
+    # --- tools                                                   spec: server/tools ---
+
+    def _learn(self, result: JSON) -> None:
+        """Remember tool definitions; leave out those that are invalid.
+
+        Whatever the transport is, so that all show the same tools. http-48: on others
+        than HTTP that is our choice.
+        """
+        kept = []
+        tools = result.get("tools")
+        for tool in tools if isinstance(tools, list) else ():
+            name = tool.get("name") if isinstance(tool, dict) else None
+            try:
+                if not isinstance(name, str):
+                    raise ValueError("it has no name")
+                known = _KnownTool(tool, mirrored_parameters(tool.get("inputSchema")))
+            except (ValueError, RecursionError) as error:
+                # http-45 to http-47, tools-29 to tools-31: MUST be excluded
+                _log.warning("tool %r is left out: %s", name, error)
+                self._tools.pop(str(name), None)
+                continue
+            self._tools[name] = known
+            kept.append(tool)
+        if isinstance(tools, list):
+            result["tools"] = kept
+
+    def _mirrored(self, method: str, params: dict[str, JSON]) -> dict[str, str]:
+        """Return the Mcp-Param-* headers of a call. http-36: MUST be mirrored."""
+        known = self._tools.get(params.get("name", ""))
+        if method != "tools/call" or known is None:
+            return {}
+        found = {}
+        for parameter in known.mirrored:
+            value = parameter.value(params.get("arguments") or {})
+            if isinstance(value, float) and value.is_integer():
+                value = int(value)
+            if type(value) is int and abs(value) > SAFE_INTEGER:
+                # http-42: MUST be within the safe range
+                raise ValueError(f"{parameter.name}: {value} exceeds 2**53 - 1")
+            # http-63, http-64: MUST be omitted for null and absent
+            if isinstance(value, (str, int)):
+                found[f"Mcp-Param-{parameter.name}"] = encode_header_value(value)
+        return found
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, JSON] | None = None,
+        **options: typing.Unpack[CallOptions],
+    ) -> Reply:
+        """Call a tool; that the tool failed is told by Reply.is_error."""
+        params = {"name": name, "arguments": dict(arguments or {})}
+        result = await self.request("tools/call", params, **options)
+        known = self._tools.get(name)
+        if known is not None and self._validate and not result.is_error:
+            # tools-39: SHOULD validate structured results
+            known.check(result)
+        return result
+
+    async def list_tools(self, **options: typing.Unpack[CallOptions]) -> list[JSON]:
+        """Return all tools, in the server's order.
+
+        tools-14: their annotations are untrusted unless the server is trusted.
+        """
+        return await self._list("tools/list", "tools", options)
+
+    # --- everything else a server has                                spec: server/* ---
+
+    async def list_resources(self, **options: typing.Unpack[CallOptions]) -> list[JSON]:
+        """Return all resources, in the server's order."""
+        return await self._list("resources/list", "resources", options)
+
+    async def list_resource_templates(
+        self, **options: typing.Unpack[CallOptions]
+    ) -> list[JSON]:
+        """Return all resource templates, in the server's order."""
+        method = "resources/templates/list"
+        return await self._list(method, "resourceTemplates", options)
+
+    async def list_prompts(self, **options: typing.Unpack[CallOptions]) -> list[JSON]:
+        """Return all prompts, in the server's order."""
+        return await self._list("prompts/list", "prompts", options)
+
+    async def read_resource(
+        self, uri: str, **options: typing.Unpack[CallOptions]
+    ) -> Reply:
+        """Read a resource: `contents` is a list of text or base64 blobs.
+
+        Raises NoSuchResource.
+        """
+        try:
+            return await self.request("resources/read", {"uri": uri}, **options)
+        except RemoteError as error:
+            data = error.data if isinstance(error.data, dict) else {}
+            # resources-15, base-23: SHOULD also accept -32002
+            if error.code == -32002 or (error.code, data.get("uri")) == (-32602, uri):
+                raise NoSuchResource(error.message, error.data, error.code) from error
+            raise
+
+    async def get_prompt(
+        self,
+        name: str,
+        arguments: Mapping[str, str] | None = None,
+        **options: typing.Unpack[CallOptions],
+    ) -> Reply:
+        """Get a prompt: `messages` is what to put before the model."""
+        params = {"name": name, "arguments": dict(arguments or {})}
+        return await self.request("prompts/get", params, **options)
+
+    async def complete(
+        self,
+        ref: str | Mapping[str, JSON],
+        argument: str,
+        value: str,
+        context: Mapping[str, str] | None = None,
+        **options: typing.Unpack[CallOptions],
+    ) -> Reply:
+        """Ask for completions of a prompt's or template's argument.
+
+        ref: the prompt's name or the URI template, or the wire's object. context: the
+        arguments that are known already.
+        """
+        if isinstance(ref, str):
+            uri = "://" in ref or "{" in ref
+            ref = {"type": "ref/resource", "uri": ref} if uri else _prompt(ref)
+        params: dict[str, JSON] = {
+            "ref": dict(ref),
+            "argument": {"name": argument, "value": value},
+        }
+        if context:
+            params["context"] = {"arguments": dict(context)}
+        return await self.request("completion/complete", params, **options)
+
+    async def _list(self, method: str, member: str, options: CallOptions) -> list[JSON]:
+        """Walk all pages of a list."""
+        try:
+            return await self._pages(method, member, options)
+        except RemoteError as error:
+            # caching-25: a cursor became invalid: discard the pages, begin again
+            if error.code != InvalidParams.code or not self._cache.drop(method):
+                raise
+            return await self._pages(method, member, options)
+
+    async def _pages(
+        self, method: str, member: str, options: CallOptions
+    ) -> list[JSON]:
+        found: list[JSON] = []
+        params: dict[str, JSON] = {}
+        # pagination-05: a cursor MUST NOT be interpreted, so endless lists are told by
+        # the number of pages and not by a cursor that comes again
+        for _ in range(MAX_PAGES):
+            page = await self.request(method, params, **options)
+            entries = page.get(member)
+            if not isinstance(entries, list):
+                raise InvalidResponse(f"{method}: `{member}` is not an array", page)
+            found += entries
+            # pagination-05: "" is a cursor; only null and absent are the end
+            if page.get("nextCursor") is None:
+                return found
+            params = {"cursor": page["nextCursor"]}
+        raise InvalidResponse(f"{method}: more than {MAX_PAGES} pages")
+
+    # --- listening                               spec: basic/patterns/subscriptions ---
+
+    def listen(
+        self,
+        *,
+        tools: bool = False,
+        prompts: bool = False,
+        resources: bool | Iterable[str] = False,
+        filters: Mapping[str, JSON] | None = None,
+        relisten: bool = False,
+        **options: typing.Unpack[CallOptions],
+    ) -> Listening:
+        """Listen for changes: `async with client.listen(tools=True) as changes`.
+
+        resources: True for changes of the list, URIs for changes of these resources;
+        `filters` are members of the filter as the wire has them, for extensions too.
+        relisten: when the stream breaks, open it again, and report MAY_HAVE_MISSED.
+        """
+        wanted: dict[str, JSON] = {}
+        if tools:
+            wanted["toolsListChanged"] = True
+        if prompts:
+            wanted["promptsListChanged"] = True
+        if resources is True:
+            wanted["resourcesListChanged"] = True
+        elif resources:
+            wanted["resourceSubscriptions"] = list(resources)
+        wanted |= filters or {}
+        return Listening(self, wanted, relisten, {**self._defaults, **options})
+
+
+async def _ignore(message: JSON) -> None:
+    pass
+
+
+def _extend(deadline: asyncio.Timeout, timeout: float | None, limit: float) -> None:
+    """Let progress prolong a request, never beyond `limit`."""
+    when = deadline.when()
+    # cancellation-09, cancellation-10: SHOULD always enforce a maximum
+    if timeout is not None and when is not None and when < limit:
+        later = asyncio.get_running_loop().time() + timeout
+        deadline.reschedule(min(limit, later))
+
+
+def _prompt(name: str) -> dict[str, JSON]:
+    return {"type": "ref/prompt", "name": name}
+
+
+def _remote_error(error: JSON, code: int, response: JSON) -> RemoteError:
+    found = RemoteError(str(error.get("message", "")), error.get("data"), code)
+    found.status = getattr(response, "status", None)
+    if found.status not in (None, 200):
+        found.add_note(f"HTTP status {found.status}")
+    return found
+
+
+def _merged(one: JSON, other: JSON) -> JSON:
+    """Merge two objects, member by member, however deep."""
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return other
+    merged = {key: _merged(one[key], other[key]) for key in one.keys() & other.keys()}
+    return {**one, **other, **merged}
+
+
+class _KnownTool:
+    """What a client has to know of a tool to call it."""
+
+    def __init__(self, tool: JSON, mirrored: tuple[MirroredParameter, ...]) -> None:
+        self.name: str = tool["name"]
+        self.mirrored = mirrored
+        self.output: JSON = tool.get("outputSchema")
+        self._schema: Schema | None = None
+
+    def check(self, result: Reply) -> None:
+        """Hold a result against the outputSchema; raises InvalidResponse."""
+        if self.output is None:
+            return
+        try:
+            self._schema = self._schema or Schema(self.output)
+            if "structuredContent" not in result:
+                found = ["structuredContent is missing"]
+            else:
+                found = list(map(str, self._schema.violations(result.structured)))
+        except SchemaError as error:
+            # base-38: unsupported dialects MUST be handled gracefully
+            _log.warning("tool %r: outputSchema cannot be used: %s", self.name, error)
+            return
+        if found:
+            problem = f"tool {self.name!r}: its result does not fit its outputSchema"
+            raise InvalidResponse(f"{problem}: {'; '.join(found)}", result)
+
+
+# --- answers                                                          spec: client/* ---
+
+
+def _needed(method: JSON, params: JSON) -> JSON:
+    """Return the capabilities that a question takes; None for an unknown kind."""
+    if method == "elicitation/create":
+        # elicitation-10: MUST treat requests without a mode as form mode
+        return {"elicitation": {str(params.get("mode", "form")): {}}}
+    if method == "sampling/createMessage":
+        # sampling-04: MUST have been declared
+        tools = "tools" in params or "toolChoice" in params
+        return {"sampling": {"tools": {}} if tools else {}}
+    return {"roots": {}} if method == "roots/list" else None
+
+
+def _elicited(answer: Any, form: JSON) -> JSON:
+    """Build an ElicitResult from what a handler returned; `form` is None for URLs.
+
+    Raises ValueError when it does not fit the form.
+    """
+    if answer is None or isinstance(answer, bool):
+        answer = "accept" if answer else "decline"
+    if isinstance(answer, str):
+        answer = {"action": answer}
+    if answer.get("action") not in _ACTIONS:
+        raise ValueError(f"the action of an answer is one of {_ACTIONS}: {answer!r}")
+    if form is None or answer["action"] != "accept":
+        return {"action": answer["action"]}
+    # elicitation-12: SHOULD pre-populate with the defaults
+    properties = form.get("properties") or {} if isinstance(form, dict) else {}
+    content = {k: v["default"] for k, v in properties.items() if "default" in v}
+    content |= answer.get("content") or {}
+    # elicitation-45: SHOULD validate against the provided schema
+    violations = Schema(form).violations(content)
+    if violations:
+        raise ValueError(f"the answer does not fit: {'; '.join(map(str, violations))}")
+    return {"action": "accept", "content": content}
+
+
+def _check_web_address(url: JSON, questions: JSON) -> None:
+    """Refuse what nobody should be asked to open."""
+    # elicitation-14, elicitation-34: MUST be valid, MUST be handled carefully
+    parts = urllib.parse.urlsplit(url) if isinstance(url, str) else None
+    if parts is None or parts.scheme not in ("https", "http") or not parts.hostname:
+        raise UnansweredInput(f"The server asks to open {url!r:.200}", questions)
+
+
+def url_warnings(url: str) -> list[str]:
+    """Say what is suspicious about an address that the user is asked to open."""
+    parts = urllib.parse.urlsplit(url)
+    host = parts.hostname or ""
+    found = []
+    # elicitation-40: SHOULD warn about ambiguous addresses
+    if "xn--" in host or not host.isascii():
+        found.append(
+            "the host name has non-English letters, which can look like others"
+        )
+    if parts.username is not None:
+        found.append(f"what stands before the @ is not the host; the host is {host}")
+    if parts.scheme != "https" and host not in LOOPBACK_HOSTS:
+        found.append("the connection would not be encrypted")
+    return found
+
+
+def _root(root: str | JSON) -> JSON:
+    """Return a Root; raises ValueError for one that is not a file or leads elsewhere."""
+    if isinstance(root, str):
+        path = (
+            root
+            if root.startswith("file://")
+            else pathlib.Path(root).resolve().as_uri()
+        )
+        root = {"uri": path}
+    uri = root["uri"]
+    # roots-03: MUST be a file:// URI; roots-04: MUST NOT allow path traversal
+    if not uri.startswith("file://") or ".." in unquote(uri).split("/"):
+        raise ValueError(f"not a file:// URI without `..`: {uri!r}")
+    return root
+
+
+# --- cache                                            spec: server/utilities/caching ---
+
+
+class _Cached(NamedTuple):
+    text: str
+    expires: float
+
+
+class _Cache:
+    """Results by method, parameters and authorization context, least used first.
+
+    Kept as text: whoever gets a result may change it without harm to the next.
+    """
+
+    def __init__(self, size: int, clock: Callable[[], float]) -> None:
+        self.epochs: collections.Counter[str] = collections.Counter()
+        """How often results of a method were dropped."""
+        self._size = size
+        self._used = 0
+        self._clock = clock
+        self._entries: dict[Hashable, _Cached] = {}
+
+    def get(self, key: tuple[str, str], context: Hashable) -> tuple[Reply | None, bool]:
+        """Return a copy of a result, and whether it is fresh."""
+        # caching-19: private results MUST NOT be shared across contexts
+        for whole in ((*key, context), (*key, None)):
+            entry = self._entries.pop(whole, None)
+            if entry is not None:
+                self._entries[whole] = entry  # now the most recently used
+                # caching-13: stale once the time is over
+                return Reply(_decode_json(entry.text)), self._clock() < entry.expires
+        return None, False
+
+    def put(self, key: tuple[str, str], context: Hashable, result: Reply) -> None:
+        """Keep a result for as long as it says; private unless it says public."""
+        seconds = _ttl(result.get("ttlMs"))
+        public = result.get("cacheScope") == "public"
+        for whole in ((*key, context), (*key, None)):
+            self._remove(whole)
+        text = _encode_json(result)
+        if seconds <= 0 or len(text) > self._size:
+            return
+        whole = (*key, None if public else context)
+        self._entries[whole] = _Cached(text, self._clock() + seconds)
+        self._used += len(text)
+        while self._used > self._size:
+            self._remove(next(iter(self._entries)))
+
+    def drop(self, method: str, uri: JSON = None) -> bool:
+        """Forget the results of a method, or of reading one URI."""
+        self.epochs[method] += 1
+        wanted = None if uri is None else _encode_sorted({"uri": uri})
+        found = [
+            key
+            for key in self._entries
+            if typing.cast(Any, key)[0] == method
+            and wanted in (None, typing.cast(Any, key)[1])
+        ]
+        for key in found:
+            self._remove(key)
+        return bool(found)
+
+    def _remove(self, key: Hashable) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._used -= len(entry.text)
+
+
+def _ttl(value: JSON) -> float:
+    """Return seconds of freshness; 0 for everything that is not a sensible number."""
+    # caching-09, caching-10: SHOULD be 0 if absent or negative
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return 0
+    return min(value, MAX_TTL_MS) / 1000 if value > 0 and value == int(value) else 0
+
+
+# --- listening                                   spec: basic/patterns/subscriptions ---
+
+MAY_HAVE_MISSED = Notification("changes may have been missed", {})
+"""What Listening yields after it had to open its stream again."""
+
+
+class Listening:
+    """Changes, as Notification(method, params): `async for change in changes`.
+
+    The loop ends when the server ends the stream gracefully, and raises TransportError
+    when it breaks (but see `relisten` of Client.listen). A change that waits is not
+    queued twice.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        wanted: dict[str, JSON],
+        relisten: bool,
+        options: CallOptions,
+    ) -> None:
+        self.wanted = wanted
+        self.honoured: dict[str, JSON] = {}
+        """What the server agreed to, of what was wanted."""
+        self.ended = False
+        """True once the server ended the stream gracefully."""
+        self._client = client
+        self._relisten = relisten
+        self._options = options
+        self._waiting: dict[str, Notification] = {}
+        self._news = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._id: Id = 0
+        self._deadline: asyncio.Timeout | None = None
+
+    @property
+    def refused(self) -> dict[str, JSON]:
+        """Return the part of `wanted` that the server did not agree to."""
+        found = {}
+        for name, value in self.wanted.items():
+            honoured = self.honoured.get(name)
+            if isinstance(value, list):
+                known = honoured if isinstance(honoured, list) else []
+                value = [one for one in value if one not in known]
+            elif honoured:
+                value = None
+            if value:
+                found[name] = value
+        return found
+
+    async def __aenter__(self) -> Listening:
+        """Return once the server has acknowledged: nothing is missed from here on."""
+        self._task = asyncio.create_task(self._run())
+        try:
+            await self._ready.wait()
+        except BaseException:
+            await self.aclose()
+            raise
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop listening; the server is told."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def __aiter__(self) -> Listening:
+        return self
+
+    async def __anext__(self) -> Notification:
+        while not self._waiting:
+            if self._failure is not None:
+                raise self._failure
+            if self.ended:
+                raise StopAsyncIteration
+            self._news.clear()
+            await self._news.wait()
+        return self._waiting.pop(next(iter(self._waiting)))
+
+    async def _run(self) -> None:
+        """Keep a stream open until its end."""
+        for attempt in itertools.count():
+            try:
+                await self._stream()
+                self.ended = True
+                break
+            except (TransportError, TimeoutError) as error:
+                # subscriptions-09: MAY take an end without result as a reason to reconnect
+                # subscriptions-10: MUST listen again on a new connection
+                if (
+                    not (self._relisten and self._ready.is_set())
+                    or self._client._closed
+                ):
+                    self._failure = error
+                    break
+                attempt = 0 if self._deadline is None else attempt
+                _log.info("listening again: %s", error)
+            except Exception as error:
+                self._failure = error
+                break
+            await asyncio.sleep(
+                backoff(attempt, self._client._retry_delay, self._client._chance)
+            )
+        self._ready.set()
+        self._news.set()
+
+    async def _stream(self) -> None:
+        client = self._client
+        self._id = next(client._ids)
+        options = {k: v for k, v in self._options.items() if k != "log_level"}
+        meta = client._meta(self._id, typing.cast(CallOptions, options))
+        params = {"notifications": self.wanted, "_meta": meta}
+        headers = self._options.get("headers") or {}
+        request = Request(self._id, "subscriptions/listen", params, headers)
+        # Only the acknowledgement has to come in time.
+        async with asyncio.timeout(self._options.get("timeout", CALL_TIMEOUT)) as limit:
+            self._deadline = limit
+            response = await client._exchange(request, self._receive)
+        client._read("subscriptions/listen", response)
+
+    async def _receive(self, message: JSON) -> None:
+        method, params = str(message.get("method")), message.get("params") or {}
+        meta = params.get("_meta") or {}
+        # subscriptions-05: MUST be correlated; on HTTP the stream itself does that
+        if META_SUBSCRIPTION_ID in meta and not _same_id(
+            meta[META_SUBSCRIPTION_ID], self._id
+        ):
+            _log.warning("ignored a notification of another subscription: %s", method)
+        elif method == "notifications/subscriptions/acknowledged":
+            self._acknowledged(params)
+        else:
+            if self._deadline is not None:
+                _log.warning("%s came before the acknowledgement", method)
+            self._client._outdate(method, params)
+            self._put(Notification(method, params))
+
+    def _acknowledged(self, params: JSON) -> None:
+        honoured = params.get("notifications")
+        self.honoured = honoured if isinstance(honoured, dict) else {}
+        # subscriptions-04: SHOULD be checked against what was requested
+        if self.refused:
+            _log.warning("the server does not announce %s", self.refused)
+        if self._deadline is not None:
+            self._deadline.reschedule(None)
+            self._deadline = None
+        if self._ready.is_set():
+            for method in _OUTDATES.values():
+                for stale in method:
+                    self._client._cache.drop(stale)
+            self._put(MAY_HAVE_MISSED)
+        self._ready.set()
+
+    def _put(self, change: Notification) -> None:
+        params = {key: value for key, value in change.params.items() if key != "_meta"}
+        self._waiting[_encode_sorted([change.method, params])] = change
+        if len(self._waiting) > CHANGES_QUEUED:
+            self._waiting.pop(next(iter(self._waiting)))
+            self._waiting[MAY_HAVE_MISSED.method] = MAY_HAVE_MISSED
+        self._news.set()
+
+
+# --- several servers --------------------------------------------------------------------
+
+_MODEL_NAME = re.compile(r"[^A-Za-z0-9_-]")
+MODEL_FORMS: dict[str, Callable[[JSON], JSON]] = {  # of a tool, as model APIs take it
+    "anthropic": lambda tool: {
+        "name": tool["name"],
+        "description": tool.get("description", ""),
+        "input_schema": tool["inputSchema"],
+    },
+    "openai": lambda tool: {
+        "type": "function",
+        "function": {
+            "name": tool["name"],
+            "description": tool.get("description", ""),
+            "parameters": tool["inputSchema"],
+        },
+    },
+}
+
+
+def load_clients(config: JSON, **common: Any) -> dict[str, Client]:
+    """Build clients from the `mcpServers` shape that hosts share.
+
+    config: the decoded JSON file, or its `mcpServers` member: name -> {"command", "args",
+    "env", "cwd"} or {"url", "headers"}. `common` goes to each Client.
+    """
+    found = {}
+    for name, entry in config.get("mcpServers", config).items():
+        if "url" in entry:
+            target: Any = HttpClient(entry["url"], headers=entry.get("headers"))
+        elif "command" in entry:
+            command = [entry["command"], *entry.get("args", ())]
+            target = StdioClient(command, env=entry.get("env"), cwd=entry.get("cwd"))
+        else:
+            raise ValueError(f"mcpServers: {name!r} has neither url nor command")
+        found[name] = Client(target, **common)
+    return found
+
+
+class ClientGroup:
+    """Several servers as one: merged tools under unambiguous names, calls routed.
+
+    A server that fails is left out, with its error in `failed`, until it works again.
+    """
+
+    def __init__(self, clients: Mapping[str, Client]) -> None:
+        self.clients = dict(clients)
+        self.failed: dict[str, Exception] = {}
+        self._routes: dict[str, tuple[str, str]] = {}
+
+    async def __aenter__(self) -> ClientGroup:
+        await self._each(lambda client: client.__aenter__())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all clients."""
+        await asyncio.gather(*(client.aclose() for client in self.clients.values()))
+
+    async def list_tools(self) -> list[JSON]:
+        """Return the tools of all servers, `name` being `server__tool`.
+
+        The names are what model APIs accept: 64 characters of A-Z, a-z, 0-9, _ and -.
+        """
+        # tools-20: SHOULD disambiguate, such as by a prefix
+        listed = await self._each(_reopened_tools)
+        merged: dict[str, JSON] = {}
+        routes: dict[str, tuple[str, str]] = {}
+        for server, tools in listed.items():
+            for tool in tools:
+                name = _model_name(f"{server}__{tool['name']}", merged)
+                merged[name] = {**tool, "name": name}
+                routes[name] = server, tool["name"]
+        self._routes = routes
+        return list(merged.values())
+
+    async def model_tools(self, form: str = "anthropic") -> list[JSON]:
+        """Return the tools as a model API takes them: a key of MODEL_FORMS."""
+        return [MODEL_FORMS[form](tool) for tool in await self.list_tools()]
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, JSON] | None = None,
+        **options: typing.Unpack[CallOptions],
+    ) -> Reply:
+        """Call a tool by its merged name; raises LookupError for an unknown one."""
+        if name not in self._routes:
+            await self.list_tools()
+        if name not in self._routes:
+            raise LookupError(f"no server has a tool {name!r}")
+        server, tool = self._routes[name]
+        return await self.clients[server].call_tool(tool, arguments, **options)
+
+    async def _each(self, action: Callable[[Client], Awaitable[Any]]) -> dict[str, Any]:
+        """Do something with all servers at once; return the results of those that work."""
+
+        async def attempt(client: Client) -> Any:
+            return await action(client)
+
+        names, clients = list(self.clients), self.clients.values()
+        results = await asyncio.gather(*map(attempt, clients), return_exceptions=True)
+        found = {}
+        for name, outcome in zip(names, results, strict=True):
+            if isinstance(outcome, Exception):
+                _log.warning("server %r is left out: %s", name, outcome)
+                self.failed[name] = outcome
+            elif isinstance(outcome, BaseException):
+                raise outcome
+            else:
+                self.failed.pop(name, None)
+                found[name] = outcome
+        return found
+
+
+async def _reopened_tools(client: Client) -> list[JSON]:
+    if client._closed:
+        await client.__aenter__()
+    return await client.list_tools()
+
+
+def _model_name(name: str, taken: Container[str]) -> str:
+    """Return a name that model APIs accept and that is not taken."""
+    short = _MODEL_NAME.sub("_", name)
+    if len(short) <= 64 and short not in taken:
+        return short
+    # By the whole name and not by a counter, so that it stays the same from run to run.
+    return f"{short[:55]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+# --- without await ----------------------------------------------------------------------
+#
+# The one place of this section that knows threads.
+
+_P = typing.ParamSpec("_P")
+_T = typing.TypeVar("_T")
+
+
+def _blocking(
+    method: Callable[typing.Concatenate[Client, _P], Coroutine[Any, Any, _T]],
+) -> Callable[typing.Concatenate[SyncClient, _P], _T]:
+    """Make the blocking twin of a method of Client."""
+
+    def blocking(self: SyncClient, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return self._wait(method(self.client, *args, **kwargs))
+
+    functools.update_wrapper(blocking, method)
+    return blocking
+
+
+class SyncClient:
+    """Client for programs without an event loop: the same methods without `await`.
+
+        with SyncClient(["python", "server.py"]) as client:
+            print(client.call_tool("add", {"a": 1, "b": 2}).text)
+
+    May be used from any thread. Callbacks run in a thread of their own and may block.
+    close() makes calls that still wait fail with TransportError.
+    """
+
+    def __init__(self, target: Any, **options: Any) -> None:
+        """Take what Client takes."""
+        for name in ("on_elicit", "on_url", "on_sample", "on_progress", "on_log"):
+            if options.get(name) is not None:
+                options[name] = _in_thread(options[name])
+        self.client = Client(target, **options)
+        self._loop = asyncio.new_event_loop()
+        self._waiting: set[concurrent.futures.Future[Any]] = set()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="mcp_ref client", daemon=True
+        )
+        self._thread.start()
+
+    def _wait(self, work: Coroutine[Any, Any, _T]) -> _T:
+        if self._loop.is_closed() or not self._thread.is_alive():
+            work.close()
+            raise TransportError("The client was closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._waiting.add(future)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise TransportError("The client was closed") from None
+        except BaseException:  # such as KeyboardInterrupt: the server is told
+            future.cancel()
+            raise
+        finally:
+            self._waiting.discard(future)
+
+    discover = _blocking(Client.discover)
+    request = _blocking(Client.request)
+    list_tools = _blocking(Client.list_tools)
+    call_tool = _blocking(Client.call_tool)
+    list_resources = _blocking(Client.list_resources)
+    list_resource_templates = _blocking(Client.list_resource_templates)
+    read_resource = _blocking(Client.read_resource)
+    list_prompts = _blocking(Client.list_prompts)
+    get_prompt = _blocking(Client.get_prompt)
+    complete = _blocking(Client.complete)
+
+    @contextlib.contextmanager
+    def listen(self, **wanted: Any) -> Iterator[Iterator[Notification]]:
+        """Listen for changes: `with client.listen(tools=True) as changes`."""
+        listening = self.client.listen(**wanted)
+        self._wait(listening.__aenter__())
+        try:
+            yield self._changes(listening)
+        finally:
+            with contextlib.suppress(TransportError):
+                self._wait(listening.aclose())
+
+    def _changes(self, listening: Listening) -> Iterator[Notification]:
+        async def following() -> Notification | None:
+            return await anext(listening, None)
+
+        while (change := self._wait(following())) is not None:
+            yield change
+
+    def __enter__(self) -> SyncClient:
+        try:
+            self._wait(self.client.__aenter__())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection and wake whoever waits; from any thread, more than once."""
+        if self._loop.is_closed():
+            return
+        for future in list(self._waiting):
+            future.cancel()
+        with contextlib.suppress(TransportError):
+            self._wait(self.client.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _in_thread(callback: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    async def call(*args: Any) -> Any:
+        return await _maybe(await asyncio.to_thread(callback, *args))
+
+    return call
 
 
 # ==================================================================================
@@ -8332,6 +10020,482 @@ def _token_from(variable: str) -> Any:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+# --- command line: the client -----------------------------------------------------------
+#
+#   TARGET   http://host/mcp | "command with arguments" | FILE.py
+#   exit     0 done, 1 the tool said error, 2 usage, 3 the server or the network failed
+
+_COLOURS = {"-->": "36", "<--": "32", "bold": "1", "dim": "2", "warn": "33"}
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_HELP = {
+    "inspect": "show what a server is and has",
+    "call": "call a tool",
+    "read": "read a resource",
+    "prompt": "get a prompt",
+    "complete": "complete an argument of a prompt or URI template",
+    "listen": "print changes as they are announced",
+}
+
+
+def _add_client_commands(subparsers: Any) -> None:
+    """Add the commands that talk to a server."""
+    handlers = {
+        "inspect": _inspect,
+        "call": _call,
+        "read": _read,
+        "prompt": _get,
+        "complete": _complete_argument,
+        "listen": _follow,
+    }
+    found = {}
+    for name, handler in handlers.items():
+        command = found[name] = subparsers.add_parser(name, help=_HELP[name])
+        command.add_argument("target", metavar="TARGET", help="URL, command, FILE.py")
+        command.set_defaults(run=functools.partial(_run_client, handler))
+        _add_common(command)
+    found["call"].add_argument("tool", metavar="TOOL")
+    found["call"].add_argument("--args", metavar="JSON", help="all arguments at once")
+    found["prompt"].add_argument("name", metavar="NAME")
+    found["read"].add_argument("uri", metavar="URI")
+    for name in ("call", "read"):
+        found[name].add_argument("--out", metavar="FILE", help="write binary content")
+    for name in ("ref", "argument", "value"):
+        found["complete"].add_argument(name, metavar=name.upper())
+    for name in ("call", "prompt", "complete"):
+        shape = "key=text or key:=json"
+        found[name].add_argument("pairs", nargs="*", metavar="KEY=VALUE", help=shape)
+    for name in ("tools", "prompts", "resources"):
+        found["listen"].add_argument(f"--{name}", action="store_true")
+    found["listen"].add_argument("uris", nargs="*", metavar="URI")
+    found["listen"].add_argument("--count", type=int, help="stop after so many")
+    tour = subparsers.add_parser("tour", help="see the protocol at work, in a minute")
+    tour.add_argument("--plain", action="store_true", help="no colours, no pauses")
+    tour.set_defaults(run=functools.partial(_run_client, _tour))
+
+
+def _add_common(command: Any) -> None:
+    add = command.add_argument
+    add("--json", action="store_true", help="print the result as JSON")
+    add("--trace", action="store_true", help="print every message to stderr")
+    add("--timeout", type=float, default=CALL_TIMEOUT, metavar="SECONDS")
+    add("--header", action="append", default=[], metavar="NAME:VALUE", help="HTTP only")
+    answer = "answer a question of the server; may be repeated"
+    add("--answer", action="append", default=[], metavar="KEY=VALUE", help=answer)
+
+
+def _run_client(handler: Callable[[Any], Awaitable[int]], options: Any) -> int:
+    """Run a handler; turn what it raises into a line on stderr and an exit status."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    # Not asyncio's own handler, under which input() would go on waiting.
+    previous = signal.signal(signal.SIGINT, interrupt)
+    try:
+        return asyncio.run(_main(handler, options))
+    except RemoteError as error:
+        data = "" if error.data is None else f" {json.dumps(error.data)}"
+        _say(f"mcp_ref: the server answered error {error.code}: {_safe(str(error))}{data}")
+    except (TransportError, TimeoutError, SchemaError) as error:
+        _say(f"mcp_ref: {_safe(str(error))}")
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    except BrokenPipeError:  # such as `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    return 3
+
+
+async def _main(handler: Callable[[Any], Awaitable[int]], options: Any) -> int:
+    return await handler(options)
+
+
+def _client(options: Any) -> Client:
+    """Make the client for a command's options."""
+    headers = {}
+    for text in options.header:
+        name, colon, value = text.partition(":")
+        if not colon:
+            raise UsageError(f"--header: not NAME:VALUE: {text!r}")
+        headers[name.strip()] = value.strip()
+    target = _target(options.target)
+    client = Client(
+        StdioClient(target, on_stderr=_forward) if isinstance(target, list) else target,
+        on_elicit=functools.partial(_fill_in, _pairs(options.answer)),
+        on_url=_consent,
+        timeout=options.timeout,
+        headers=headers,
+        on_progress=_progress_bar,
+        log_level="info",
+        on_log=lambda params: _say(f"{params.get('level')}: {_show_json(params['data'])}"),
+    )
+    if options.trace:
+        client.wrap(functools.partial(_traced, stream=sys.stderr))
+    return client
+
+
+def _target(text: str) -> Any:
+    """Return the URL, or the command as a list."""
+    if text.startswith(("http://", "https://")):
+        return text
+    if text.endswith(".py") and os.path.isfile(text):
+        return [sys.executable, text]
+    return shlex.split(text) or [text]
+
+
+def _pairs(pairs: Sequence[str]) -> dict[str, JSON]:
+    """Read key=text and key:=json; raises UsageError."""
+    found: dict[str, JSON] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        try:
+            if key.endswith(":"):
+                found[key[:-1]] = _decode_json(value)
+            else:
+                found[key] = value
+        except ValueError as error:
+            raise UsageError(f"{pair!r}: {error}") from None
+        if not equals or not key.strip(":"):
+            raise UsageError(f"not key=text or key:=json: {pair!r}")
+    return found
+
+
+# --- what is printed --------------------------------------------------------------------
+
+
+def _safe(text: str) -> str:
+    """Make text of a server harmless to a terminal; ESC could repaint it, or worse."""
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def _print(text: str) -> None:
+    print(_safe(text) if sys.stdout.isatty() else text, flush=True)
+
+
+def _show_json(value: JSON) -> str:
+    return _safe(value if isinstance(value, str) else _encode_text(value))
+
+
+def _forward(data: bytes) -> None:
+    """Pass on what a server writes to stderr."""
+    sys.stderr.write(data.decode("utf-8", "replace"))
+    sys.stderr.flush()
+
+
+def _colour(name: str, text: str, stream: Any) -> str:
+    plain = not stream.isatty() or "NO_COLOR" in os.environ
+    return text if plain else f"\x1b[{_COLOURS[name]}m{text}\x1b[0m"
+
+
+def _traced(exchange: Exchange, stream: Any) -> Exchange:
+    """Print every message, with its direction and the seconds since the start."""
+    start = time.monotonic()
+
+    def show(arrow: str, message: JSON) -> None:
+        line = f"{time.monotonic() - start:8.3f} {arrow} {_encode_text(message)}"
+        print(_colour(arrow, _safe(line), stream), file=stream, flush=True)
+
+    async def traced(request: Request, send: Send) -> JSON:
+        async def forward(message: JSON) -> None:
+            show("<--", message)
+            await send(message)
+
+        show("-->", request_message(request.id, request.method, request.params))
+        try:
+            response = await exchange(request, forward)
+        except asyncio.CancelledError:
+            show("-->", {"cancelled": request.id})
+            raise
+        show("<--", response)
+        return response
+
+    return traced
+
+
+def _progress_bar(params: JSON) -> None:
+    """Draw progress on a terminal."""
+    if not sys.stderr.isatty():
+        return
+    done, total = params.get("progress", 0), params.get("total")
+    share = min(done / total, 1.0) if total else 0.0
+    bar = f"{'#' * round(30 * share):-<30}" if total else f"{done}"
+    end = "\n" if total and done >= total else ""
+    message = _safe(str(params.get("message", "")))[:40]
+    print(f"\r\x1b[K[{bar}] {message}", end=end, file=sys.stderr, flush=True)
+
+
+def _print_reply(reply: Reply, options: Any) -> None:
+    """Print a result: its text, what else there is in brackets, or all of it as JSON."""
+    out = getattr(options, "out", None)
+    if out is not None:
+        _write_binary(reply, out)
+    if options.json:
+        print(json.dumps(reply, indent=2, ensure_ascii=not sys.stdout.isatty()))
+        return
+    if reply.text:
+        _print(reply.text)
+    elif "structuredContent" in reply:
+        _print(_show_json(reply.structured))
+    for block in [*reply.get("content", ()), *reply.get("contents", ())]:
+        kind, data = block.get("mimeType") or block.get("type"), _binary_of(block)
+        if data is not None and out is None:
+            _say(f"[{kind}, {len(data) * 3 // 4} bytes; save it with --out FILE]")
+        elif "uri" in block and "text" not in block and data is None:
+            _print(f"[{block['uri']}]")
+
+
+def _binary_of(block: JSON) -> str | None:
+    resource = block.get("resource")
+    inner = resource if isinstance(resource, dict) else block
+    data = inner.get("blob", inner.get("data"))
+    return data if isinstance(data, str) else None
+
+
+def _write_binary(reply: Reply, path: str) -> None:
+    """Write the first binary content, or else the text, to a file."""
+    blocks = [*reply.get("content", ()), *reply.get("contents", ())]
+    found = [data for block in blocks if (data := _binary_of(block)) is not None]
+    try:
+        content = base64.b64decode(found[0]) if found else reply.text.encode()
+    except binascii.Error as error:
+        raise InvalidResponse(f"binary content is not Base64: {error}") from None
+    with open(path, "wb") as file:
+        file.write(content)
+
+
+# --- questions of the server ------------------------------------------------------------
+
+
+def _ask(prompt: str) -> str | None:
+    """Read a line from the terminal; None without one, or at its end."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return None
+    sys.stderr.write(prompt)
+    sys.stderr.flush()
+    line = sys.stdin.readline()
+    return line.strip() if line else None
+
+
+async def _fill_in(answers: dict[str, JSON], client: Client, params: JSON) -> JSON:
+    """Answer a form: by --answer, by the terminal, or by declining."""
+    # elicitation-26: MUST say which server asks; elicitation-29: SHOULD say for what
+    _say(f"{_safe(client.label)} asks: {_safe(params['message'])}")
+    content: dict[str, JSON] = {}
+    for name, schema in params["requestedSchema"].get("properties", {}).items():
+        given = answers.get(name)
+        if given is None:
+            given = _ask(_label(name, schema))
+            # elicitation-28: SHOULD be able to decline at any time
+            if given is None or given == "!":
+                _say("Declined." if given else "Declined: there is no terminal to ask at.")
+                return "decline"
+        if given != "":
+            content[name] = _typed(given, schema)
+    return {"action": "accept", "content": content}
+
+
+def _label(name: str, schema: JSON) -> str:
+    """Describe a form's field, with its choices and its default."""
+    title = schema.get("title", name)
+    kind = schema.get("description", schema.get("type", ""))
+    inner = schema.get("items", schema)
+    choices = inner.get("enum") or [
+        f"{one['const']} ({one.get('title', '')})"
+        for one in inner.get("oneOf", inner.get("anyOf", ()))
+    ]
+    of = f", one of {', '.join(map(str, choices))}" if choices else ""
+    default = f" [{schema['default']}]" if "default" in schema else ""
+    return _safe(f"  {title}: {kind}{of}{default} (! declines) ") + "> "
+
+
+def _typed(given: JSON, schema: JSON) -> JSON:
+    """Turn what was typed into what the schema says."""
+    kind = schema.get("type")
+    if not isinstance(given, str) or kind == "string":
+        return given
+    if kind == "boolean":
+        return given.lower() in ("y", "yes", "true", "1", "on")
+    if kind == "array":
+        return [one.strip() for one in given.split(",")]
+    return _decode_json(given)
+
+
+async def _consent(client: Client, params: JSON) -> bool:
+    """Show an address, whole, and open it only after a yes."""
+    url = params["url"]
+    host = urllib.parse.urlsplit(url).hostname or ""
+    _say(f"{_safe(client.label)} asks you to open a page: {_safe(params['message'])}")
+    # elicitation-37: MUST show all of it; elicitation-39: SHOULD highlight the domain
+    _say("  " + _safe(url).replace(host, _colour("bold", host, sys.stderr), 1))
+    for warning in url_warnings(url):
+        _say(_colour("warn", f"  Beware: {warning}.", sys.stderr))
+    # elicitation-36: MUST NOT open it without consent
+    if (_ask(f"  Open {host}? [y/N] ") or "").lower() not in ("y", "yes"):
+        _say("Declined.")
+        return False
+    # elicitation-38: the browser is another program; we see nothing of what is done there
+    importlib.import_module("webbrowser").open(url)
+    return True
+
+
+# --- commands ---------------------------------------------------------------------------
+
+
+async def _call(options: Any) -> int:
+    """Carry out `call`."""
+    arguments = _pairs(options.pairs)
+    if options.args is not None:
+        whole = _decode_json(options.args)
+        if not isinstance(whole, dict):
+            raise UsageError("--args: not a JSON object")
+        arguments = whole | arguments
+    async with _client(options) as client:
+        reply = await client.call_tool(options.tool, arguments)
+    _print_reply(reply, options)
+    return 1 if reply.is_error else 0
+
+
+async def _read(options: Any) -> int:
+    """Carry out `read`."""
+    async with _client(options) as client:
+        _print_reply(await client.read_resource(options.uri), options)
+    return 0
+
+
+async def _get(options: Any) -> int:
+    """Carry out `prompt`."""
+    arguments = {key: _show_json(value) for key, value in _pairs(options.pairs).items()}
+    async with _client(options) as client:
+        reply = await client.get_prompt(options.name, arguments)
+    if options.json:
+        _print_reply(reply, options)
+        return 0
+    for message in reply.get("messages", ()):
+        text = Reply(messages=[message]).text or _show_json(message.get("content"))
+        _print(f"{message.get('role')}: {text}")
+    return 0
+
+
+async def _complete_argument(options: Any) -> int:
+    """Carry out `complete`."""
+    known = {key: _show_json(value) for key, value in _pairs(options.pairs).items()}
+    async with _client(options) as client:
+        reply = await client.complete(
+            options.ref, options.argument, options.value, known
+        )
+    if options.json:
+        _print_reply(reply, options)
+        return 0
+    for value in reply.get("completion", {}).get("values", ()):
+        _print(value)
+    return 0
+
+
+async def _follow(options: Any) -> int:
+    """Carry out `listen`."""
+    wanted = {
+        "toolsListChanged": options.tools,
+        "promptsListChanged": options.prompts,
+        "resourcesListChanged": options.resources,
+        "resourceSubscriptions": options.uris,
+    }
+    if not any(wanted.values()):
+        wanted = dict.fromkeys(list(wanted)[:3], True)
+    filters = {name: value for name, value in wanted.items() if value}
+    left = options.count
+    async with (
+        _client(options) as client,
+        client.listen(filters=filters, relisten=True) as changes,
+    ):
+        _say(f"listening for {_show_json(changes.honoured)}; Ctrl-C ends it")
+        async for change in changes:
+            if options.json:
+                print(_encode_json({"method": change[0], "params": change[1]}), flush=True)
+            else:
+                _print(f"{change.method} {change.params.get('uri', '')}".strip())
+            left = None if left is None else left - 1
+            if left == 0:
+                break
+    return 0
+
+
+async def _inspect(options: Any) -> int:
+    """Carry out `inspect`."""
+    async with _client(options) as client:
+        lists = {
+            "tools": client.list_tools,
+            "resources": client.list_resources,
+            "resourceTemplates": client.list_resource_templates,
+            "prompts": client.list_prompts,
+        }
+        declared = client.server.get("capabilities", {})
+        found: dict[str, Any] = {"server": client.server}
+        for member, listing in lists.items():
+            if member.replace("resourceTemplates", "resources") in declared:
+                found[member] = await listing()
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    info = client.server.server_info
+    _print(f"{info.get('title') or info.get('name', '?')} {info.get('version', '')}")
+    _print(f"  speaks {', '.join(client.server['supportedVersions'])}")
+    _print(f"  {client.server.get('instructions', '')}".rstrip())
+    for member in lists:
+        for one in found.get(member, ()):
+            _print_entry(member, one)
+    return 0
+
+
+def _print_entry(member: str, one: JSON) -> None:
+    """Print a tool, resource, template or prompt on a line or two."""
+    name = one.get("uri") or one.get("uriTemplate") or one["name"]
+    if member == "tools":
+        schema = one.get("inputSchema", {})
+        names, required = schema.get("properties", {}), schema.get("required", ())
+        arguments = [key if key in required else f"[{key}]" for key in names]
+        name = f"{name}({', '.join(arguments)})"
+    elif member == "prompts":
+        arguments = [argument["name"] for argument in one.get("arguments", ())]
+        name = f"{name}({', '.join(arguments)})"
+    _print(f"{member.removesuffix('s'):16} {name}")
+    about = one.get("description") or one.get("title")
+    if about:
+        _print(f"{'':17}{about.splitlines()[0]}")
+
+
+# --- tour -------------------------------------------------------------------------------
+
+
+async def _tour(options: Any) -> int:
+    """Carry out `tour`: the demo server, once on stdio, once over HTTP."""
+    here = [sys.executable, os.path.abspath(__file__), "serve"]
+    tour = _Tour(options.plain)
+    async with Client(here, on_elicit=tour.answer, discover=False) as client:
+        client.wrap(tour.traced)
+        await tour.stdio(client)
+    process = await asyncio.create_subprocess_exec(
+        *here, "--http", "127.0.0.1:0", stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stderr is not None
+        line = (await process.stderr.readline()).decode()
+        url = line.rpartition(" ")[2].strip()
+        if not url.startswith("http"):
+            raise TransportError(f"The demo server did not start: {line}")
+        transport = HttpClient(url)
+        async with Client(transport, discover=False) as client:
+            client.wrap(tour.with_headers(transport)).__class__
+            await tour.http(client)
+    finally:
+        process.terminate()
+        await process.wait()
+    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
