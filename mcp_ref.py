@@ -8500,7 +8500,7 @@ class _Compiler:
             resource = self.resources[uri]
             if fragment and not fragment.startswith("/"):
                 return resource.anchors[fragment], resource
-            schema = _follow(resource.root, unquote(fragment))
+            schema = _follow_pointer(resource.root, unquote(fragment))
         except (LookupError, ValueError):
             schema = None
         if not isinstance(schema, (dict, bool)):
@@ -8534,7 +8534,7 @@ def _pointer(keys: Iterable[str | int]) -> str:
     return "".join(f"/{key}" for key in escaped)
 
 
-def _follow(document: JSON, pointer: str) -> JSON:
+def _follow_pointer(document: JSON, pointer: str) -> JSON:
     """Follow a JSON Pointer; raise LookupError or ValueError if it leads nowhere."""
     for token in pointer.split("/")[1:]:
         if isinstance(document, list):
@@ -9472,12 +9472,12 @@ def _hints_of(target: Any) -> dict[str, Any]:
             raw = inspect.get_annotations(target)
         where = ", ".join(n for n, hint in raw.items() if str(error.name) in str(hint))
         raise HintError(
-            f"{_label(target)}({where}): can't resolve the hint: {error}; define the "
+            f"{_callable_name(target)}({where}): can't resolve the hint: {error}; define the "
             "name at module level, or write the hint without quotes and without "
             "'from __future__ import annotations'"
         ) from None
     except Exception as error:
-        text = f"{_label(target)}: can't resolve its hints: {error}"
+        text = f"{_callable_name(target)}: can't resolve its hints: {error}"
         raise HintError(text) from error
 
 
@@ -9510,13 +9510,13 @@ def parameters_of(function: Callable[..., Any], context_type: type) -> Parameter
     argument must match its hint. The parameter of the context type is the server's and
     stays out of the schema. Mutable defaults are copied for each call.
     """
-    target, walk = _target(function), _Walk()
+    target, walk = _bare(function), _Walk()
     hints = _hints_of(target)
     parameters = _parameters(function, target)
     wanted = [p for p in parameters if not _is_context(hints.get(p.name), context_type)]
     context = [p.name for p in parameters if p not in wanted]
     if len(context) > 1:
-        raise HintError(f"{_label(target)}: {context} are all the context; keep one")
+        raise HintError(f"{_callable_name(target)}: {context} are all the context; keep one")
     plans = {p.name: _plan_one(walk, target, p, hints) for p in wanted}
     open_ = [plans.pop(p.name) for p in wanted if p.kind is p.VAR_KEYWORD]
     defaults = {p.name: p.default for p in wanted if p.name in plans}
@@ -9534,10 +9534,10 @@ def _parameters(function: Any, target: Any) -> list[inspect.Parameter]:
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except ValueError as error:
-        raise HintError(f"{_label(target)}: {error}; wrap it in a def") from None
+        raise HintError(f"{_callable_name(target)}: {error}; wrap it in a def") from None
     for parameter in parameters:
         if parameter.kind in _REFUSED:
-            where = f"{_label(target)}({parameter.replace(annotation=parameter.empty)})"
+            where = f"{_callable_name(target)}({parameter.replace(annotation=parameter.empty)})"
             raise HintError(f"{where}: {_REFUSED[parameter.kind]}")
     return parameters
 
@@ -9550,7 +9550,7 @@ def _plan_one(
     walk: _Walk, target: Any, parameter: inspect.Parameter, hints: dict[str, Any]
 ) -> _Plan:
     name, hint = parameter.name, hints.get(parameter.name, Any)
-    where = f"{_label(target)}({name}: {_hint_text(hint)})"
+    where = f"{_callable_name(target)}({name}: {_hint_text(hint)})"
     try:
         return walk.plan(hint)
     except HintError as error:
@@ -9592,7 +9592,7 @@ def returns_of(
     unions and arrays that hold one; str there excludes str, but not list[str]. Raises
     HintError if a schema can't say it.
     """
-    target = _target(function)
+    target = _bare(function)
     hint = _hints_of(target).get("return")
     silent = (None, type(None), Any, object, typing.NoReturn, typing.Never)
     members = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else (hint,)
@@ -9604,10 +9604,10 @@ def returns_of(
     try:
         return schema_of(hint) or None
     except HintError as error:
-        raise HintError(f"{_label(target)}() -> {_hint_text(hint)}: {error}") from None
+        raise HintError(f"{_callable_name(target)}() -> {_hint_text(hint)}: {error}") from None
 
 
-def _target(function: Any) -> Any:
+def _bare(function: Any) -> Any:
     """Return the plain function that carries hints and docstring."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -9618,7 +9618,7 @@ def _target(function: Any) -> Any:
     return kind.__init__ if kind is function else kind.__call__
 
 
-def _label(target: Any) -> str:
+def _callable_name(target: Any) -> str:
     name: str = getattr(target, "__qualname__", repr(target))
     return name.rpartition("<locals>.")[2]
 
