@@ -79,6 +79,7 @@ import random
 import re
 import reprlib
 import secrets
+import select
 import shutil
 import signal
 import sys
@@ -153,6 +154,7 @@ OUTBOX_SIZE = 1000  # notifications of one request that wait
 PROGRESS_BURST = 50  # progress notifications of one request before the rate counts
 PROGRESS_PER_SECOND = 20
 STDIO_GRACE = 2.0  # seconds for requests in flight after end of file
+STDIO_BACKLOG = 4 * 1024 * 1024  # bytes written but not yet read, before we wait
 STDIO_CHUNKS = 1024  # of 64 KiB each, read but not yet looked at
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -595,6 +597,17 @@ MethodHandler = Callable[["Server", "Context", dict[str, JSON]], Awaitable[JSON]
 ListenFilter = Callable[["Context", JSON], tuple[JSON, Iterable[Hashable]]]
 
 
+async def carry_out(exchange: Exchange, request: Request, send: Send) -> JSON:
+    """Await an Exchange for a transport: what it raises becomes the error response."""
+    try:
+        return await exchange(request, send)
+    except McpError as error:
+        return error_response(request.id, error)
+    except Exception as error:
+        _log.error("the exchange for %s failed", request.method, exc_info=error)
+        return error_response(request.id, InternalError("Internal error"))
+
+
 class _Done:
     """The value of a Context method that has nothing more to wait for."""
 
@@ -628,6 +641,7 @@ class _Outbox:
     def __init__(self, send: Send, loop: asyncio.AbstractEventLoop) -> None:
         self.send = send
         self.loop = loop
+        self.lock = threading.Lock()
         self.queue: deque[JSON] = deque(maxlen=OUTBOX_SIZE)
         self.latest: JSON = None
         self.timer: asyncio.TimerHandle | None = None
@@ -643,7 +657,9 @@ class _Outbox:
             self._wake(self._start)
 
     def put_progress(self, message: JSON) -> None:
-        """Queue progress, or keep it as the latest while the rate is exceeded."""
+        """Queue progress, or keep it as the latest while the rate is exceeded.
+
+        Called with the lock held, so that threads of one handler cannot overtake."""
         now = self.loop.time()
         earned = (now - self.refilled) * PROGRESS_PER_SECOND
         self.tokens = min(PROGRESS_BURST, self.tokens + earned)
@@ -677,9 +693,10 @@ class _Outbox:
         self._start()
 
     def _take_latest(self) -> None:
-        message, self.latest = self.latest, None
-        if message is not None:
-            self.queue.append(message)
+        with self.lock:
+            message, self.latest = self.latest, None
+            if message is not None:
+                self.queue.append(message)
 
     async def _run(self) -> None:
         while self.queue:
@@ -742,7 +759,10 @@ class Context:
         """True once the client gave up: a plain handler that runs long looks at it."""
         self._send = send
         self._loop = asyncio.get_running_loop()
-        self._outbox: _Outbox | None = None
+        # Made now, not when it is first needed: what a handler leaves running must find
+        # it closed, and two threads must not make two.
+        told = meta.progress_token is not None or meta.log_level is not None
+        self._outbox = _Outbox(send, self._loop) if told else None
         self._progress = -math.inf
         self._replay: _Replay | None = None
         self._counter = 0
@@ -779,18 +799,21 @@ class Context:
         Values that do not rise, and those that are not finite, are left out. Over
         PROGRESS_PER_SECOND only the latest is sent, the last one always.
         """
-        token = self.meta.progress_token
-        # progress-05: MUST increase with each notification
-        if token is None or not self._progress < progress < math.inf:
+        token, outbox = self.meta.progress_token, self._outbox
+        if token is None or outbox is None:
             return _Done()
-        self._progress = progress
         # progress-08: MUST only reference the token of this very request
         params: dict[str, JSON] = {"progressToken": token, "progress": progress}
         if total is not None and math.isfinite(total):
             params["total"] = total
         if message is not None:
             params["message"] = message
-        self._out().put_progress(notification("notifications/progress", params))
+        with outbox.lock:
+            # progress-05: MUST increase with each notification
+            if not self._progress < progress < math.inf:
+                return _Done()
+            self._progress = progress
+            outbox.put_progress(notification("notifications/progress", params))
         return self._flush()
 
     def log(
@@ -803,21 +826,16 @@ class Context:
         """
         if level not in _LEVEL_INDEX:
             raise ValueError(f"level must be one of {', '.join(LOG_LEVELS)}")
-        wanted = self.meta.log_level
+        wanted, outbox = self.meta.log_level, self._outbox
         # logging-03: MUST NOT be sent for a request that does not ask for it
-        if wanted is None or _LEVEL_INDEX[level] < _LEVEL_INDEX[wanted]:
+        if wanted is None or outbox is None or _LEVEL_INDEX[level] < _LEVEL_INDEX[wanted]:
             return _Done()
         params: dict[str, JSON] = {"level": level, "data": to_json(data)}
         encode(params)  # what is not JSON is the caller's mistake: raises ValueError
         if logger is not None:
             params["logger"] = logger
-        self._out().put(notification("notifications/message", params))
+        outbox.put(notification("notifications/message", params))
         return self._flush()
-
-    def _out(self) -> _Outbox:
-        if self._outbox is None:
-            self._outbox = _Outbox(self._send, self._loop)
-        return self._outbox
 
     def _flush(self) -> Awaitable[None]:
         outbox = self._outbox
@@ -1025,7 +1043,7 @@ class _Replay:
             "raw": required.state,
             "asked": asked,
         }
-        return {key: value for key, value in everything.items() if value}
+        return {k: v for k, v in everything.items() if v or (k == "raw" and v is not None)}
 
 
 def _ask_again(question: Question, reason: str) -> Question:
@@ -1064,7 +1082,7 @@ def unseal(text: str, keys: Sequence[bytes]) -> JSON:
     for key in keys:
         expected = hmac.new(key, body, hashlib.sha256).digest()
         if hmac.compare_digest(base64.urlsafe_b64encode(expected), mac):
-            return decode(base64.urlsafe_b64decode(body))
+            return _decode_json(base64.urlsafe_b64decode(body).decode("ascii"))
     raise ValueError("not signed by us")
 
 
@@ -1147,6 +1165,7 @@ class Subscriptions:
             Hashable, dict[asyncio.AbstractEventLoop, set[_Subscription]]
         ] = {}
         self._due: dict[Hashable, Change] = {}
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         """Return the number of open streams, on all loops."""
@@ -1155,19 +1174,21 @@ class Subscriptions:
     def add(self, subscription: _Subscription) -> None:
         """Register; from here on nothing is lost."""
         loop = asyncio.get_running_loop()
-        for key in (_EVERY, *subscription.keys):
-            self._by_key.setdefault(key, {}).setdefault(loop, set()).add(subscription)
+        with self._lock:
+            for key in (_EVERY, *subscription.keys):
+                self._by_key.setdefault(key, {}).setdefault(loop, set()).add(subscription)
 
     def remove(self, subscription: _Subscription) -> None:
         """Forget a subscription."""
         loop = asyncio.get_running_loop()
-        for key in (_EVERY, *subscription.keys):
-            loops = self._by_key[key]
-            loops[loop].discard(subscription)
-            if not loops[loop]:
-                del loops[loop]
-            if not loops:
-                del self._by_key[key]
+        with self._lock:
+            for key in (_EVERY, *subscription.keys):
+                loops = self._by_key[key]
+                loops[loop].discard(subscription)
+                if not loops[loop]:
+                    del loops[loop]
+                if not loops:
+                    del self._by_key[key]
 
     def publish(self, key: Hashable, method: str, params: dict[str, JSON]) -> None:
         """Announce a change to the subscriptions that hold `key`; never waits."""
@@ -1175,8 +1196,9 @@ class Subscriptions:
             if asyncio._get_running_loop() is loop:
                 self._deliver(loop, key, (method, params))
                 continue
-            scheduled = (loop, key) in self._due
-            self._due[loop, key] = (method, params)
+            with self._lock:
+                scheduled = (loop, key) in self._due
+                self._due[loop, key] = (method, params)
             if not scheduled:
                 with contextlib.suppress(RuntimeError):  # that loop has ended
                     loop.call_soon_threadsafe(self._deliver, loop, key)
@@ -1187,7 +1209,9 @@ class Subscriptions:
         key: Hashable,
         change: Change | None = None,
     ) -> None:
-        change = change or self._due.pop((loop, key))
+        if change is None:
+            with self._lock:
+                change = self._due.pop((loop, key))
         for subscription in self._by_key.get(key, {}).get(loop, ()):
             subscription.pending[key] = change
             subscription.wake()
@@ -1536,6 +1560,11 @@ class LineSplitter:
         self._parts, self._size = [], 0
         return line
 
+    @property
+    def overflowing(self) -> bool:
+        """Tell whether the line that is not yet complete is over the limit already."""
+        return self._size > self.limit
+
     def _add(self, part: bytes) -> None:
         self._size += len(part)
         if self._size <= self.limit:
@@ -1587,10 +1616,75 @@ def _duplicate(number: int, null: int) -> int:
         private = os.dup(number)
     except OSError:  # it was closed when we started: end of file, nobody to write to
         return os.dup(null)
+    with contextlib.suppress(AttributeError, OSError):
+        os.set_blocking(private, True)  # whoever started us may have wanted it otherwise
     if sys.platform == "win32":
         msvcrt = importlib.import_module("msvcrt")
         msvcrt.setmode(private, os.O_BINARY)
     return private
+
+
+class _Sink:
+    """The writing end: the loop writes what cannot block, a thread writes the rest.
+
+    So a client that does not read its answers stops nothing but itself.
+    """
+
+    def __init__(self, descriptor: int, on_broken: Callable[[], None]) -> None:
+        self.descriptor = descriptor
+        self.on_broken = on_broken
+        self.loop = asyncio.get_running_loop()
+        self.waiting = 0  # bytes that the thread has still to write
+        self.room = asyncio.Event()
+        self.queue: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.thread: threading.Thread | None = None
+        self.poll: Any = None
+        if hasattr(select, "poll"):
+            self.poll = select.poll()
+            self.poll.register(descriptor, select.POLLOUT)
+
+    def put(self, data: bytes) -> None:
+        """Write, or let the thread write; messages keep their order."""
+        if not self.waiting and len(data) <= _ATOMIC and self.poll and self.poll.poll(0):
+            self._write(data)
+            return
+        self.waiting += len(data)
+        self.queue.put(data)
+        if self.thread is None:
+            self.thread = threading.Thread(
+                target=self._work, name="mcp_ref stdout", daemon=True
+            )
+            self.thread.start()
+
+    async def drain(self, limit: int = STDIO_BACKLOG) -> None:
+        """Wait until no more than `limit` bytes are waiting."""
+        while self.waiting > limit:
+            self.room.clear()
+            await self.room.wait()
+
+    def _work(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            while True:
+                data = self.queue.get()
+                self._write(data)
+                self.loop.call_soon_threadsafe(self._written, len(data))
+
+    def _written(self, size: int) -> None:
+        self.waiting -= size
+        self.room.set()
+
+    def _write(self, data: bytes) -> None:
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(self.descriptor, rest) :]
+        except OSError:  # the client is gone
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self.on_broken)
+
+
+# Up to so many bytes, a pipe that has room takes a write whole and at once.
+_ATOMIC = getattr(select, "PIPE_BUF", 512)
 
 
 class _StdioServer:
@@ -1599,11 +1693,12 @@ class _StdioServer:
     def __init__(self, server: Server | Exchange, sink: int, limit: int) -> None:
         self.server = server
         self.exchange: Exchange = getattr(server, "handle", server)
-        self.sink = sink
+        self.ended = asyncio.Event()
+        self.sink = _Sink(sink, self.ended.set)
         self.limit = limit
         self.lines = LineSplitter(limit)
         self.tasks: dict[tuple[type, Id], asyncio.Task[None]] = {}
-        self.ended = asyncio.Event()
+        self.stopped = False
         self.room = threading.Semaphore(STDIO_CHUNKS)
         self.first = True
 
@@ -1619,7 +1714,10 @@ class _StdioServer:
                 self.server.subscriptions.end()
             if self.tasks:
                 await asyncio.wait(self.tasks.values(), timeout=grace)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.sink.drain(0), grace)
         finally:
+            self.stopped = True
             # stdio-13: SHOULD exit promptly when the input ends
             for task in list(self.tasks.values()):
                 task.cancel()
@@ -1636,6 +1734,8 @@ class _StdioServer:
                 except OSError:
                     chunk = b""
                 self.room.acquire()
+                if self.stopped:  # the descriptor is no longer ours
+                    return
                 loop.call_soon_threadsafe(self._received, chunk)
                 if not chunk:
                     return
@@ -1706,22 +1806,17 @@ class _StdioServer:
             # stdio-11: MUST NOT send anything for a request that was cancelled
             if self.tasks.get(key) is task:
                 self._write(message)
+                await self.sink.drain()
 
         try:
-            response = await self.exchange(request, send)
-            await send(response)
+            await send(await carry_out(self.exchange, request, send))
         finally:
             if self.tasks.get(key) is task:
                 del self.tasks[key]
 
     def _write(self, message: JSON) -> None:
         """Write one message whole. stdio-04: nothing else goes to standard output."""
-        try:
-            data = memoryview(encode_response(message)[0] + b"\n")
-            while data:
-                data = data[os.write(self.sink, data) :]
-        except OSError:  # the client is gone
-            self.ended.set()
+        self.sink.put(encode_response(message)[0] + b"\n")
 
 
 # --- Streamable HTTP: server                 spec: basic/transports/streamable-http ---
@@ -1751,7 +1846,8 @@ _STREAM_FIELDS: _Fields = (
 _KEEP_ALIVE = b":\n\n"  # an SSE comment
 _METADATA_PATH = "/.well-known/oauth-protected-resource"
 _SINGLETONS = frozenset(
-    {"content-encoding", "content-length", "content-type", "expect", "host", "origin"}
+    "authorization content-encoding content-length content-type expect host "
+    "origin".split()
 )
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 _ORIGIN = re.compile(r"(https?)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
@@ -1913,13 +2009,14 @@ class _HttpEndpoint:
     ) -> _HttpHead:
         """Check everything that does not need the body.
 
-        `fields` are (lower-case name, value) without Authorization; `loopback` tells
-        that the server is bound to a loopback address.
+        `fields` are (lower-case name, value); `loopback` tells that the server is bound
+        to a loopback address.
         """
         headers: dict[str, str] = {}
         cors: _Fields = ()
         try:
             _collect(fields, headers)
+            headers.pop("authorization", None)
             self._check_host(headers.get("host"), loopback)
             answer = self._metadata(method, path)
             if answer is None:
@@ -2087,12 +2184,14 @@ class _HttpEndpoint:
     def _error_fields(self, error: JSON) -> tuple[int, _Fields]:
         """Return status and fields for a JSON-RPC error."""
         status, data = HTTP_STATUS.get(error["code"], 200), error.get("data")
-        if isinstance(data, dict) and status in (429, 503) and "retryAfter" in data:
-            return status, (*_JSON_FIELDS, ("Retry-After", str(data["retryAfter"])))
-        if isinstance(data, dict) and status == 403 and self.authorization:
+        data = data if isinstance(data, dict) else {}
+        # What a gateway passes on is not to be trusted in a header.
+        after, scopes = data.get("retryAfter"), data.get("requiredScopes")
+        if status in (429, 503) and isinstance(after, int):
+            return status, (*_JSON_FIELDS, ("Retry-After", str(after)))
+        if status == 403 and self.authorization and isinstance(scopes, list):
             # auth-53: SHOULD be 403 with a challenge that names the scopes
-            challenge = self.authorization.insufficient(data.get("requiredScopes", ()))
-            return status, (*_JSON_FIELDS, challenge)
+            return status, (*_JSON_FIELDS, self.authorization.insufficient(scopes))
         return status, _JSON_FIELDS
 
 
@@ -2351,7 +2450,7 @@ class _HttpConnection(asyncio.Protocol):
         if self.state == _CLOSING:
             return
         self.buffer += data
-        if self.task is None:
+        if self.task is None and self.waiter is None:
             self._advance()
         elif len(self.buffer) > _PIPELINE_BYTES:
             self.transport.pause_reading()
@@ -2409,6 +2508,8 @@ class _HttpConnection(asyncio.Protocol):
             skipped = min(self.skip, len(buffer))
             del buffer[:skipped]
             self.skip -= skipped
+            if not self.skip:
+                self._await(_IDLE, self.site.limits.idle_seconds)
         while buffer.startswith(b"\r\n"):  # RFC 9112 2.2
             del buffer[:2]
         if not buffer:
@@ -2431,17 +2532,18 @@ class _HttpConnection(asyncio.Protocol):
         limits, buffer = self.site.limits, self.buffer
         if _BARE_LF.search(buffer, self.scanned):
             raise _HttpRefusal(400, "A line must end with CR and LF")
-        if len(buffer) > limits.header_bytes:
-            raise _HttpRefusal(431, f"A header has at most {limits.header_bytes} bytes")
         if len(buffer) > limits.request_line and buffer.find(b"\n") < 0:
             raise _HttpRefusal(414, f"At most {limits.request_line} bytes")
+        if len(buffer) > limits.header_bytes:
+            raise _HttpRefusal(431, f"A header has at most {limits.header_bytes} bytes")
         self.scanned = len(buffer)
         if self.state == _IDLE:
             self._await(_HEADER, limits.header_seconds)
 
     def _answer_early(self, head: _Head, answer: _HttpAnswer) -> None:
         """Answer without the body; it is skipped, or the connection closed."""
-        keep = 0 <= head.length <= _DRAIN_BYTES and not head.expects and not head.close
+        keep = 0 <= head.length <= _DRAIN_BYTES and not (head.expects or head.close)
+        keep = keep and answer.status not in (400, 413)
         if not keep:
             self.head = head = head._replace(close=True)
         self.write_answer(answer)
@@ -2651,11 +2753,11 @@ class _HttpSite:
         if not _HEAD_GRAMMAR.fullmatch(block):
             raise _HttpRefusal(400, "The request line or a header field is malformed")
         parsed = self.grammar(block)
+        if parsed.refusal:
+            raise _HttpRefusal(*parsed.refusal)
         # http.server drops everything after a line that it cannot read
-        if parsed.refusal or parsed.headers.defects:
-            raise _HttpRefusal(
-                *(parsed.refusal or (400, "A header field is malformed"))
-            )
+        if len(parsed.headers) != block.count(b"\n") - 2:
+            raise _HttpRefusal(400, "A header field is malformed")
         fields = [(k.lower(), v.strip(" \t")) for k, v in parsed.headers.items()]
         old = parsed.request_version == "HTTP/1.0"
         length = _body_length(fields, old)
@@ -2825,8 +2927,9 @@ async def serve_http(
     if not loopback and not endpoint.allowed_hosts:
         _log.warning("%s is reachable from elsewhere; allowed_hosts is not set", host)
     site = _HttpSite(endpoint, loopback)
-    listeners = await _listen_on(site, host, port, ssl)
+    listeners: list[asyncio.Server] = []
     try:
+        await _listen_on(site, host, port, ssl, listeners)
         if on_ready is not None:
             port = listeners[0].sockets[0].getsockname()[1]
             name = "localhost" if host in ("", "0.0.0.0", "::") else host
@@ -2844,21 +2947,19 @@ def _is_loopback(host: str) -> bool:
 
 
 async def _listen_on(
-    site: _HttpSite, host: str, port: int, ssl: Any
-) -> list[asyncio.Server]:
-    found: list[asyncio.Server] = []
+    site: _HttpSite, host: str, port: int, ssl: Any, listeners: list[asyncio.Server]
+) -> None:
     for address in ("127.0.0.1", "::1") if host == "localhost" else (host,):
         try:
             listener = await site.loop.create_server(
                 lambda: _HttpConnection(site), address, port, backlog=1024, ssl=ssl
             )
         except OSError:
-            if not found:
+            if not listeners:
                 raise
-            continue  # there is no IPv6 here
+            return  # there is no IPv6 here
         port = listener.sockets[0].getsockname()[1]
-        found.append(listener)
-    return found
+        listeners.append(listener)
 
 
 # --- ASGI: the same endpoint in somebody else's HTTP server -----------------------------
@@ -2900,13 +3001,11 @@ class _AsgiReply(_HttpReply):
 
     __slots__ = ("lock", "patience", "transmit", "watch")
 
-    def __init__(
-        self, head: _HttpHead, transmit: _Transmit, patience: float, watch: Any
-    ) -> None:
+    def __init__(self, head: _HttpHead, transmit: _Transmit, patience: float) -> None:
         super().__init__(head)
         self.transmit = transmit
         self.patience = patience
-        self.watch = watch
+        self.watch: asyncio.Future[None] | None = None
         self.lock = asyncio.Lock()  # a comment must not cut an event in two
 
     async def whole(self, answer: _HttpAnswer) -> None:
@@ -2937,7 +3036,8 @@ class _AsgiReply(_HttpReply):
             async with asyncio.timeout(self.patience):
                 await self.transmit(event)
         except OSError:  # TimeoutError is one: who does not read counts as gone
-            self.watch.cancel()
+            if self.watch is not None:
+                self.watch.cancel()
 
 
 class _AsgiApp:
@@ -2978,8 +3078,7 @@ class _AsgiApp:
     ) -> None:
         endpoint, limits = self.endpoint, self.endpoint.limits
         head, token = self._admit(scope)
-        watch: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        reply = _AsgiReply(head, send, limits.blocked_seconds, watch)
+        reply = _AsgiReply(head, send, limits.blocked_seconds)
         answer = endpoint.gate(head, token)
         try:
             body = b"" if answer else await self._body(receive)
@@ -2998,18 +3097,13 @@ class _AsgiApp:
             (name.decode("latin-1").lower(), value.decode("latin-1").strip(" \t"))
             for name, value in scope["headers"]
         ]
-        tokens = [value for name, value in fields if name == "authorization"]
-        # Two of them are two hosts' opinions: an empty one is not a good token.
-        token = "".join(tokens[:1]) if len(tokens) < 2 else ""
         path, root = scope["path"], scope.get("root_path", "").rstrip("/")
         if path == root or path.startswith(root + "/"):
             path = path[len(root) :]
         query = scope.get("query_string", b"").decode("latin-1")
-        rest = [one for one in fields if one[0] != "authorization"]
-        address = (scope.get("server") or ("",))[0]
-        loopback = _is_loopback(address)
-        head = self.endpoint.admit(scope["method"], path, query, rest, loopback)
-        return head, token if tokens else None
+        loopback = _is_loopback((scope.get("server") or ("",))[0])
+        head = self.endpoint.admit(scope["method"], path, query, fields, loopback)
+        return head, dict(fields).get("authorization")
 
     async def _body(self, receive: _Receive) -> bytes | None:
         """Read the body; None if the client is gone."""
@@ -3053,7 +3147,7 @@ async def _disconnected(receive: _Receive) -> None:
         pass
 
 
-# --- client transports -----------------------------------------------------------------
+# --- client transports ----------------------------------------------------------------
 #
 #   await transport(request, send)      one Exchange per server
 #
@@ -3116,7 +3210,8 @@ def _torn_down(message: JSON, request: Request) -> JSON | None:
 
 
 def _same_id(one: JSON, other: JSON) -> bool:
-    return type(one) is type(other) and bool(one == other)
+    # bool is an int only to Python, and None is no id
+    return type(one) in (str, int) and type(one) is type(other) and bool(one == other)
 
 
 # --- stdio client                                      spec: basic/transports/stdio ---
@@ -3170,6 +3265,7 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         self._lines = LineSplitter(limit)
         self._on_stderr = on_stderr
         self._first = True
+        self._overflow = False
         self._open = {1, 2}
         self._timer: asyncio.TimerHandle | None = None
         self._room: asyncio.Future[None] | None = None
@@ -3180,6 +3276,7 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         self.loop = asyncio.get_running_loop()
         self.process = typing.cast(asyncio.SubprocessTransport, transport)
         self.exited: asyncio.Future[None] = self.loop.create_future()
+        self.over: asyncio.Future[None] = self.loop.create_future()
         self.stdin = typing.cast(
             asyncio.WriteTransport, self.process.get_pipe_transport(0)
         )
@@ -3188,6 +3285,8 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         if fd == 1:
             for line in self._lines.feed(data):
                 self._line(line)
+            if self._lines.overflowing:
+                self._overflown()
             return
         # stdio-03: stderr is not a sign of an error; drained, or the server would block
         self.tail += data
@@ -3227,6 +3326,11 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         elif final and self._timer is None and not self.ended:
             self._timer = self.loop.call_later(LAST_WORDS, self._end)
 
+    @property
+    def usable(self) -> bool:
+        """Tell whether there is somebody to write to and somebody to hear."""
+        return not (self.ended or self.exited.done() or 1 not in self._open)
+
     def _end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -3234,6 +3338,8 @@ class _ServerProcess(asyncio.SubprocessProtocol):
             self.ended = True
             self.fail(self.obituary())
             self.resume_writing()
+        if not self.over.done():
+            self.over.set_result(None)
 
     def fail(self, reason: str) -> None:
         """Make every request in flight fail."""
@@ -3254,10 +3360,10 @@ class _ServerProcess(asyncio.SubprocessProtocol):
             [text + (", after writing to stderr:" if tail else ""), *tail]
         )
 
-    async def stop(self, step: float = SHUTDOWN_STEP) -> None:
+    async def stop(self, step: float) -> None:
         """Climb the ladder: close the input, SIGTERM, SIGKILL; then what it started."""
-        self.ended = True
         self.fail("The connection to the server was closed")
+        self._end()
         # stdio-12: SHOULD close the input, wait, and only then use force
         self.stdin.close()
         for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
@@ -3323,8 +3429,8 @@ class _ServerProcess(asyncio.SubprocessProtocol):
     def _line(self, line: bytes | None) -> None:
         """Take one line; what is not a message is reported and skipped."""
         if line is None:
-            # Whose answer it was cannot be known, so nobody goes on waiting for it.
-            self.fail(f"The server sent a line of over {self._lines.limit} bytes")
+            self._overflown()
+            self._overflow = False
             return
         if self._first:
             self._first, line = False, line.removeprefix(codecs.BOM_UTF8)
@@ -3342,6 +3448,12 @@ class _ServerProcess(asyncio.SubprocessProtocol):
             self._notified(message)
         else:
             self._answered(message)
+
+    def _overflown(self) -> None:
+        """Fail all at once: whose answer the line was cannot be known."""
+        if not self._overflow:
+            self.fail(f"The server sent a line of over {self._lines.limit} bytes")
+        self._overflow = True
 
     def _answered(self, message: JSON) -> None:
         id = message.get("id")
@@ -3406,8 +3518,8 @@ class StdioClient:
     """Talk to a server that is a child process; an Exchange.
 
     The process starts with the first request, in a process group of its own. When it
-    dies, requests in flight fail with its exit status and the end of its stderr; the next
-    request starts it again, if `restart`. Lines may be `limit` bytes long.
+    dies, requests in flight fail with its exit status and the end of its stderr; the
+    next request starts it again, if `restart`. Lines may be `limit` bytes long.
     """
 
     def __init__(
@@ -3419,11 +3531,13 @@ class StdioClient:
         on_stderr: Callable[[bytes], None] | None = None,
         restart: bool = True,
         limit: int = MAX_MESSAGE_BYTES,
+        step: float = SHUTDOWN_STEP,
     ) -> None:
         """Remember how to start the server; `env` is added to our own environment.
 
         on_stderr: gets what the server writes to stderr, as it comes. Without, only the
-        last STDERR_TAIL bytes are kept, to be shown if the server dies.
+        last STDERR_TAIL bytes are kept, to be shown if the server dies. step: seconds
+        that it gets to exit after its input was closed, and again after SIGTERM.
         """
         self.command = [command] if isinstance(command, str) else list(command)
         self.label = " ".join(self.command)
@@ -3432,27 +3546,29 @@ class StdioClient:
         self._on_stderr = on_stderr
         self._restart = restart
         self._limit = limit
+        self._step = step
         self._process: _ServerProcess | None = None
         self._starting = asyncio.Lock()
         self._failures = 0
 
     async def __call__(self, request: Request, send: Send) -> JSON:
         process = self._process
-        if process is None or process.ended:
+        if process is None or not process.usable:
             process = await self._start()
         return await process.exchange(request, send)
 
     async def _start(self) -> _ServerProcess:
         async with self._starting:
             last = self._process
-            if last is not None and not last.ended:
+            if last is not None and last.usable:
                 return last
             if last is not None:
+                await asyncio.wait([last.over])
                 self._failures = 0 if last.proven else self._failures + 1
                 # stdio-15: SHOULD restart it, but not for ever
                 if not self._restart or self._failures >= RESTARTS:
                     raise TransportError(last.obituary())
-                await last.stop()
+                await last.stop(self._step)
             self._process = await self._spawn()
             return self._process
 
@@ -3481,10 +3597,10 @@ class StdioClient:
         """Stop the server; requests in flight fail at once."""
         process, self._process = self._process, None
         if process is not None:
-            await process.stop()
+            await process.stop(self._step)
 
 
-# --- SSE                                 WHATWG HTML 9.2.6, Interpreting an event stream ---
+# --- SSE                          WHATWG HTML 9.2.6, Interpreting an event stream ---
 
 
 class SseDecoder:
@@ -3509,8 +3625,8 @@ class SseDecoder:
     def feed(self, chunk: bytes) -> list[tuple[str, bytes]]:
         """Take bytes; return the events that they complete, as (type, data).
 
-        An event that the stream's end cuts off never comes out. Raises ValueError when an
-        event exceeds the limit.
+        An event that the stream's end cuts off never comes out. Raises ValueError when
+        an event exceeds the limit.
         """
         if self._after_cr and chunk.startswith(b"\n"):
             chunk = chunk[1:]
@@ -3561,7 +3677,7 @@ IDLE_CONNECTIONS = 32
 IDLE_SECONDS = 4.0  # servers drop idle connections from 5 s on
 REDIRECTS = 5
 AUTH_ROUNDS = 3
-# A request that only reads may be repeated when a kept connection turns out to be closed.
+# These only read: they may be repeated when a kept connection proves to be closed.
 _READING = frozenset(
     {
         "completion/complete",
@@ -3791,7 +3907,7 @@ class HttpClient:
         self._port = parts.port or (443 if self._tls_wanted else 80)
         self._authority = _authority(parts, self._port)
         self._path = _request_target(parts)
-        self._proxy: Any = ...
+        self._proxy = _proxy_for(self._tls_wanted, self._host, self._authority)
         self._headers = dict(headers or {})
         self._credentials: dict[str, str] = {}
         self._auth = auth
@@ -3832,8 +3948,6 @@ class HttpClient:
             self._release(connection)
 
     async def _post(self, path: str, request: Request, body: bytes) -> _Connection:
-        if self._proxy is ...:
-            self._proxy = _proxy_for(self._tls_wanted, self._host, self._authority)
         data = self._head(path, request, len(body)) + body
         while True:
             connection = await self._connection()
@@ -3843,10 +3957,10 @@ class HttpClient:
             except BaseException as error:
                 connection.abort()
                 stale = connection.used and not connection.status
-                if isinstance(error, TransportError) and stale:
-                    if request.method in _READING:
-                        continue
-                raise
+                if not (stale and request.method in _READING):
+                    raise
+                if not isinstance(error, TransportError):
+                    raise
 
     def _head(self, path: str, request: Request, length: int) -> bytes:
         """Write the header block. http-08: MUST be POST."""
@@ -3918,9 +4032,9 @@ class HttpClient:
         # http-17: MUST support both
         if kind == "text/event-stream" and connection.status == 200:
             return await self._stream(connection, request, send)
+        status, headers = connection.status, connection.headers
         body = await connection.read(self._limit)
         self._release(connection)
-        status, headers = connection.status, connection.headers
         message = _response_in(body, request) if kind == "application/json" else None
         if message is None:
             shown = body[:200].decode("utf-8", "replace").strip()
@@ -4041,7 +4155,7 @@ class HttpClient:
 
 
 def _authority(parts: urllib.parse.SplitResult, port: int) -> str:
-    """Return the Host field: ASCII, IPv6 in brackets, the port unless it is the usual."""
+    """Return the Host field: ASCII, IPv6 in brackets, the port if the URL has one."""
     host = parts.hostname or ""
     host = f"[{host}]" if ":" in host else host.encode("idna").decode("ascii")
     return f"{host}:{port}" if parts.port else host
@@ -4151,6 +4265,9 @@ Verifier = Callable[[str], "Principal | None | Awaitable[Principal | None]"]
 """Token -> its principal, or None for a token that is not good."""
 
 
+_SCOPE = re.compile(r"[!#-\[\]-~]+")  # RFC 6749 3.3
+
+
 def _no_hierarchy(scopes: frozenset[str]) -> frozenset[str]:
     return scopes
 
@@ -4213,7 +4330,7 @@ class Authorization:
             "error": error,
             "error_description": description,
             # auth-13, auth-54, auth-55: SHOULD hold all scopes that it takes
-            "scope": " ".join(sorted(scopes)),
+            "scope": " ".join(sorted(filter(_SCOPE.fullmatch, map(str, scopes)))),
             # auth-discovery-04: MUST tell where the metadata is
             "resource_metadata": metadata if self.resource else "",
         }
@@ -4255,6 +4372,8 @@ class Authorization:
         if missing:
             error = InsufficientScope(missing)
             raise _HttpRefusal(403, error, self.insufficient(missing))
+        if scopes == principal.scopes:
+            return principal
         return dataclasses.replace(principal, scopes=scopes)
 
     async def _verified(self, token: str) -> Principal | None:
@@ -4340,8 +4459,9 @@ def rate_limit(
             key = ("principal", request.principal.subject)
         found = table.setdefault(key, _Caller(burst, clock()))
         table.move_to_end(key)
-        while len(table) > callers and not next(iter(table.values())).running:
-            table.popitem(last=False)
+        if len(table) > callers:
+            idle = (k for k, one in table.items() if not one.running and k != key)
+            table.pop(next(idle, ("", "")), None)  # the one seen longest ago
         return found
 
     @functools.wraps(exchange)
@@ -5130,6 +5250,7 @@ class _Registry(dict[str, Any]):
         """Add an entry; tools-19: a name that is taken is refused."""
         if key in self:
             raise ValueError(f"{key!r} is registered already")
+        encode(entry.wire)  # what is not JSON must fail here, not in every list
         self.position += 1
         entry.position = self.position
         self.used, self.wires = True, None
@@ -5194,8 +5315,11 @@ def _defined(function: Callable[..., Any], **given: JSON) -> dict[str, JSON]:
     if given.get("_meta") is not None:
         for key in given["_meta"]:
             check_meta_key(key)
-    if given.get("annotations") is not None and "mimeType" in given:  # a resource's
-        check_annotations(given["annotations"])
+    hints = given.get("annotations") or {}
+    if "mimeType" in given:  # a resource's
+        check_annotations(hints)
+    elif not all(isinstance(v, bool) for k, v in hints.items() if k.endswith("Hint")):
+        raise ValueError(f"the hints of tool annotations are booleans: {hints!r:.100}")
     for icon in given.get("icons") or ():
         # base-65: consumers MUST reject other schemes, so we do not send them
         if not str(icon.get("src")).startswith(("https:", "http:", "data:")):
@@ -5279,7 +5403,7 @@ class Server:
         self._methods = dict(METHODS)
         self._filters = dict(FILTERS)
         self._names = dict(MIRRORED_NAMES)
-        self._result_types = {COMPLETE}
+        self._result_types: dict[str, str] = {}
         self._server_meta = {META_SERVER_INFO: self.info}
         if not subscriptions:
             del self._methods["subscriptions/listen"]
@@ -5322,7 +5446,7 @@ class Server:
         finally:
             if ctx._outbox is not None:
                 await self._close(ctx)
-        return self._finish(method, request, found)
+        return self._finish(method, ctx, found)
 
     @staticmethod
     async def _close(ctx: Context) -> None:
@@ -5334,13 +5458,12 @@ class Server:
         else:
             await outbox.close()
 
-    def _finish(self, method: Method, request: Request, found: JSON) -> JSON:
+    def _finish(self, method: Method, ctx: Context, found: JSON) -> JSON:
         """Add to a result what each result has to have."""
         # base-10: MUST include a resultType
         kind = found.setdefault("resultType", COMPLETE)
-        # base-12: MUST be one of the core protocol's or of an extension's
-        if kind not in self._result_types and not (method.asks and kind == ASKING):
-            raise ValueError(f"resultType {kind!r} of {request.method} is not declared")
+        if kind != COMPLETE and not (method.asks and kind == ASKING):
+            self._check_result_type(kind, ctx)
         # base-58: SHOULD include serverInfo in every result
         meta = found.get("_meta")
         found["_meta"] = self._server_meta | meta if meta else self._server_meta
@@ -5348,8 +5471,18 @@ class Server:
         if method.cacheable and kind == COMPLETE:
             # What is read is stale at once unless its entry says otherwise.
             found.setdefault("ttlMs", 0 if method.asks else self.ttl_ms)
-            found.setdefault("cacheScope", self._scope(method, request.principal))
+            found.setdefault("cacheScope", self._scope(method, ctx.principal))
         return found
+
+    def _check_result_type(self, kind: str, ctx: Context) -> None:
+        """Let only those results of an extension pass that the client understands."""
+        identifier = self._result_types.get(kind)
+        # base-12: MUST be one of the core protocol's or of an extension's
+        if identifier is None:
+            raise ValueError(f"resultType {kind!r} belongs to no extension")
+        # versioning-06: MUST be refused if the client does not support the extension
+        if not ctx.supports("extensions", identifier):
+            raise MissingRequiredClientCapability({"extensions": {identifier: {}}})
 
     def _scope(self, method: Method, principal: Principal | None) -> str:
         """Return "public" only where the answer cannot depend on the caller."""
@@ -5466,7 +5599,8 @@ class Server:
             self._methods[name] = Method(handler)
         self._filters.update(extension.filters)
         self._names.update(extension.names)
-        self._result_types |= extension.result_types
+        self._result_types |= dict.fromkeys(extension.result_types, extension.identifier)
+        self._logs = self._logs or bool(extension.methods)
         self.extensions[extension.identifier] = extension
 
     def tool(
@@ -5501,7 +5635,9 @@ class Server:
         common |= {"annotations": annotations, "_meta": meta}
         name = _check_tool_name(name or function.__name__)
         inputs = parameters.schema
-        output = output_schema or returns_of(function, _UNSTRUCTURED)
+        output = output_schema
+        if output is None:
+            output = returns_of(function, _UNSTRUCTURED)
         wire = {"name": name, **_defined(function, **common), "inputSchema": inputs}
         if output is not None:
             wire["outputSchema"] = output
@@ -5512,8 +5648,7 @@ class Server:
             function=_by_name(function),
             parameters=parameters,
             is_async=_is_async(function),
-            # tools-12: MUST be a valid JSON Schema object; base-40
-            schema=_schema(name, "input", inputs),
+            schema=_input_schema(name, inputs),
             output=None if output is None else _schema(name, "output", output),
             mirrored=mirrored_parameters(inputs),
         )
@@ -5562,6 +5697,8 @@ class Server:
         caching: dict[str, JSON] = {}
         if ttl_ms is not None:
             caching["ttlMs"] = _check_ttl(ttl_ms)
+        if options["size"] is not None and not 0 <= operator.index(options["size"]):
+            raise ValueError("size is a number of bytes")
         if scope is not None:
             if scope not in ("public", "private"):
                 raise ValueError(f"cache_scope is public or private, not {scope!r}")
@@ -5636,6 +5773,7 @@ class Server:
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
             parameters = parameters_of(function, Context)
+            self._logs = self._logs or parameters.context is not None
             self._completers[of, argument] = _Entry(
                 name=of,
                 wire={},
@@ -5705,7 +5843,17 @@ def _register(decorator: Callable[..., Any], options: JSON, function: Any) -> An
     return decorator(function, **rest)
 
 
+def _input_schema(name: str, schema: JSON) -> Schema:
+    # tools-12: MUST be a valid JSON Schema object; base-40
+    found = _schema(name, "input", schema)
+    if schema.get("type") != "object":
+        raise ValueError(f'input schema of {name!r}: it must say "type": "object"')
+    return found
+
+
 def _schema(name: str, which: str, schema: JSON) -> Schema:
+    if not isinstance(schema, dict):  # true and false are schemas, but not for tools
+        raise ValueError(f"{which} schema of {name!r}: it must be an object")
     try:
         return Schema(schema)
     except SchemaError as error:
@@ -5941,6 +6089,8 @@ async def _get_prompt(server: Server, ctx: Context, params: JSON) -> JSON:
         raise InvalidParams(f"Invalid arguments: {error}") from None
     value = await prompt.call(ctx, converted)
     if isinstance(value, Result):
+        if not {"messages", "resultType"} & value.keys():
+            raise TypeError("a prompt's Result needs messages; result() is for tools")
         return dict(value)
     many = isinstance(value, (list, tuple))
     messages = [
@@ -6021,7 +6171,7 @@ async def _complete(server: Server, ctx: Context, params: JSON) -> JSON:
 def _completion_target(server: Server, ref: JSON) -> _Entry:
     """Find what a completion reference names. completion-03: else SHOULD be -32602."""
     kinds = {"ref/prompt": ("prompts", "name"), "ref/resource": ("templates", "uri")}
-    if not isinstance(ref, dict) or ref.get("type") not in kinds:
+    if not isinstance(ref, dict) or str(ref.get("type")) not in kinds:
         raise InvalidParams(f"params.ref.type must be one of {', '.join(kinds)}")
     kind, member = kinds[ref["type"]]
     key = str(ref.get(member))
@@ -6170,7 +6320,7 @@ _OUTDATES = {  # notification -> the methods whose cached results it makes stale
 
 
 class InvalidResponse(TransportError):
-    """The server's answer breaks the protocol; `result` is the answer, as far as read."""
+    """The server's answer breaks the protocol; `result` is what there is of it."""
 
     def __init__(self, message: str, result: JSON = None) -> None:
         super().__init__(message)
@@ -6178,7 +6328,7 @@ class InvalidResponse(TransportError):
 
 
 class LegacyServer(TransportError):
-    """The server speaks none of our revisions; `versions` are those it does, if known."""
+    """The server speaks none of our revisions; `versions` are its own, if known."""
 
     def __init__(self, versions: Iterable[str], reason: str) -> None:
         self.versions = tuple(versions)
@@ -6209,7 +6359,7 @@ class Reply(dict[str, JSON]):
 
     @property
     def text(self) -> str:
-        """Return all text of a tool's, a prompt's or a resource's result, one string."""
+        """Return all text of a tool's, prompt's or resource's result, one string."""
         blocks = [*self.get("content", ()), *self.get("contents", ())]
         for message in self.get("messages", ()):
             content = message.get("content")
@@ -6309,9 +6459,9 @@ class Client:
         async with Client("https://example.com/mcp") as client:
             print((await client.call_tool("add", {"a": 1, "b": 2})).text)
 
-    Raises RemoteError for the server's JSON-RPC errors, TimeoutError, and TransportError
-    for everything else that fails. What a tool says went wrong is no exception: look at
-    Reply.is_error. Cancelling the task that awaits a call cancels the call.
+    Raises RemoteError for the server's JSON-RPC errors, TimeoutError, and
+    TransportError for everything else that fails. What a tool says went wrong is no
+    exception: look at Reply.is_error. Cancelling the awaiting task cancels the call.
     """
 
     def __init__(
@@ -6344,10 +6494,10 @@ class Client:
         on_elicit(client, params): answers forms, with {"action": "accept", "content":
         {...}}, "decline" or "cancel". on_url: asks for consent to open params["url"],
         of which the user MUST see all; True or False. on_sample: returns a
-        CreateMessageResult. roots: file:// URIs, paths, or Root objects. Each of the four
-        declares its capability; `capabilities` are added. info: None to stay anonymous.
-        discover: ask for the server's versions on entry. bridge: wraps the Exchange when
-        the server turns out to be of an earlier revision; without, LegacyServer.
+        CreateMessageResult. roots: file:// URIs, paths, or Root objects. Each of the
+        four declares its capability; `capabilities` are added. info: None to stay
+        anonymous. discover: ask for the server's versions on entry. bridge: wraps the
+        Exchange when the server is of an earlier revision; without, LegacyServer.
         validate: hold structured results against the tool's outputSchema.
         stale_on_error: serve outdated cached results while the server fails.
         """
@@ -6429,8 +6579,8 @@ class Client:
     async def discover(self, **options: typing.Unpack[CallOptions]) -> Reply:
         """Learn the server's versions, capabilities and instructions.
 
-        Raises LegacyServer if it is of an earlier revision, and goes on doing so without
-        asking again until `refresh`.
+        Raises LegacyServer if it is of an earlier revision, and goes on doing so
+        without asking again until `refresh`.
         """
         # versioning-09: SHOULD be remembered
         if self._legacy is not None and not options.get("refresh"):
@@ -6536,8 +6686,8 @@ class Client:
             _log.warning("%s: a stale result is served: %s", method, error)
             found.stale = True
             return found
-        # caching-03: results of retries MUST NOT be cached. And if a change was announced
-        # meanwhile, this may be the state before it.
+        # caching-03: results of retries MUST NOT be cached. And if a change was
+        # announced meanwhile, this may be the state before it.
         if rounds == 0 and epoch == self._cache.epochs[method]:
             self._cache.put(key, self._context(options), result)
         return result
@@ -6969,7 +7119,7 @@ class _KnownTool:
             raise InvalidResponse(f"{problem}: {'; '.join(found)}", result)
 
 
-# --- answers                                                          spec: client/* ---
+# --- answers                                                         spec: client/* ---
 
 
 def _needed(method: JSON, params: JSON) -> JSON:
@@ -7034,7 +7184,7 @@ def url_warnings(url: str) -> list[str]:
 
 
 def _root(root: str | JSON) -> JSON:
-    """Return a Root; raises ValueError for one that is not a file or leads elsewhere."""
+    """Return a Root; raises ValueError for one that is no file or leads elsewhere."""
     if isinstance(root, str):
         path = (
             root
@@ -7049,7 +7199,7 @@ def _root(root: str | JSON) -> JSON:
     return root
 
 
-# --- cache                                            spec: server/utilities/caching ---
+# --- cache                                           spec: server/utilities/caching ---
 
 
 class _Cached(NamedTuple):
@@ -7219,7 +7369,7 @@ class Listening:
                 self.ended = True
                 break
             except (TransportError, TimeoutError) as error:
-                # subscriptions-09: MAY take an end without result as a reason to reconnect
+                # subscriptions-09: MAY reconnect after an end without result
                 # subscriptions-10: MUST listen again on a new connection
                 if (
                     not (self._relisten and self._ready.is_set())
@@ -7293,7 +7443,7 @@ class Listening:
         self._news.set()
 
 
-# --- several servers --------------------------------------------------------------------
+# --- several servers ------------------------------------------------------------------
 
 _MODEL_NAME = re.compile(r"[^A-Za-z0-9_-]")
 MODEL_FORMS: dict[str, Callable[[JSON], JSON]] = {  # of a tool, as model APIs take it
@@ -7316,8 +7466,8 @@ MODEL_FORMS: dict[str, Callable[[JSON], JSON]] = {  # of a tool, as model APIs t
 def load_clients(config: JSON, **common: Any) -> dict[str, Client]:
     """Build clients from the `mcpServers` shape that hosts share.
 
-    config: the decoded JSON file, or its `mcpServers` member: name -> {"command", "args",
-    "env", "cwd"} or {"url", "headers"}. `common` goes to each Client.
+    config: the decoded JSON file, or its `mcpServers` member: name -> {"command",
+    "args", "env", "cwd"} or {"url", "headers"}. `common` goes to each Client.
     """
     found = {}
     for name, entry in config.get("mcpServers", config).items():
@@ -7390,7 +7540,7 @@ class ClientGroup:
         return await self.clients[server].call_tool(tool, arguments, **options)
 
     async def _each(self, action: Callable[[Client], Awaitable[Any]]) -> dict[str, Any]:
-        """Do something with all servers at once; return the results of those that work."""
+        """Do something with all servers at once; return what those that work gave."""
 
         async def attempt(client: Client) -> Any:
             return await action(client)
@@ -7425,7 +7575,7 @@ def _model_name(name: str, taken: Container[str]) -> str:
     return f"{short[:55]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-# --- without await ----------------------------------------------------------------------
+# --- without await --------------------------------------------------------------------
 #
 # The one place of this section that knows threads.
 
@@ -7438,7 +7588,7 @@ def _blocking(
 ) -> Callable[typing.Concatenate[SyncClient, _P], _T]:
     """Make the blocking twin of a method of Client."""
 
-    def blocking(self: SyncClient, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def blocking(self: SyncClient, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         return self._wait(method(self.client, *args, **kwargs))
 
     functools.update_wrapper(blocking, method)
@@ -7525,7 +7675,7 @@ class SyncClient:
         self.close()
 
     def close(self) -> None:
-        """End the connection and wake whoever waits; from any thread, more than once."""
+        """End the connection and wake whoever waits; from any thread."""
         if self._loop.is_closed():
             return
         for future in list(self._waiting):
@@ -9906,6 +10056,7 @@ def run_until_signal(main: Coroutine[Any, Any, None]) -> int:
                 loop.add_signal_handler(number, stop, number)
         await main
 
+    _fill_standard_descriptors()
     try:
         asyncio.run(guarded())
     except asyncio.CancelledError:
@@ -9914,6 +10065,19 @@ def run_until_signal(main: Coroutine[Any, Any, None]) -> int:
     except KeyboardInterrupt:
         caught.append(signal.SIGINT)
     return 128 + caught[0] if caught else 0
+
+
+def _fill_standard_descriptors() -> None:
+    """Open the null device for those of 0, 1, 2 that are closed.
+
+    Otherwise the next thing to be opened, such as the event loop, would get the number,
+    and what is written to standard output or error with it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
 
 
 def parse_address(address: int | str) -> tuple[str, int]:
@@ -10022,7 +10186,7 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-# --- command line: the client -----------------------------------------------------------
+# --- command line: the client ---------------------------------------------------------
 #
 #   TARGET   http://host/mcp | "command with arguments" | FILE.py
 #   exit     0 done, 1 the tool said error, 2 usage, 3 the server or the network failed
@@ -10066,6 +10230,7 @@ def _add_client_commands(subparsers: Any) -> None:
     for name in ("call", "prompt", "complete"):
         shape = "key=text or key:=json"
         found[name].add_argument("pairs", nargs="*", metavar="KEY=VALUE", help=shape)
+        _intermix(found[name])
     for name in ("tools", "prompts", "resources"):
         found["listen"].add_argument(f"--{name}", action="store_true")
     found["listen"].add_argument("uris", nargs="*", metavar="URI")
@@ -10073,6 +10238,18 @@ def _add_client_commands(subparsers: Any) -> None:
     tour = subparsers.add_parser("tour", help="see the protocol at work, in a minute")
     tour.add_argument("--plain", action="store_true", help="no colours, no pauses")
     tour.set_defaults(run=functools.partial(_run_client, _tour))
+
+
+def _intermix(command: Any) -> None:
+    """Let KEY=VALUE stand behind options too, which argparse alone does not."""
+    parse = command.parse_known_args
+
+    def intermixed(args: Any, namespace: Any) -> tuple[Any, list[str]]:
+        found, rest = parse(args, namespace)
+        found.pairs += [one for one in rest if "=" in one and one[0] != "-"]
+        return found, [one for one in rest if one not in found.pairs]
+
+    command.parse_known_args = intermixed
 
 
 def _add_common(command: Any) -> None:
@@ -10097,7 +10274,7 @@ def _run_client(handler: Callable[[Any], Awaitable[int]], options: Any) -> int:
         return asyncio.run(_main(handler, options))
     except RemoteError as error:
         data = "" if error.data is None else f" {json.dumps(error.data)}"
-        _say(f"mcp_ref: the server answered error {error.code}: {_safe(str(error))}{data}")
+        _say(f"mcp_ref: error {error.code} from the server: {_safe(str(error))}{data}")
     except (TransportError, TimeoutError, SchemaError) as error:
         _say(f"mcp_ref: {_safe(str(error))}")
     except ValueError as error:
@@ -10133,7 +10310,9 @@ def _client(options: Any) -> Client:
         headers=headers,
         on_progress=_progress_bar,
         log_level="info",
-        on_log=lambda params: _say(f"{params.get('level')}: {_show_json(params['data'])}"),
+        on_log=lambda params: _say(
+            f"{params.get('level')}: {_show_json(params['data'])}"
+        ),
     )
     if options.trace:
         client.wrap(functools.partial(_traced, stream=sys.stderr))
@@ -10166,7 +10345,7 @@ def _pairs(pairs: Sequence[str]) -> dict[str, JSON]:
     return found
 
 
-# --- what is printed --------------------------------------------------------------------
+# --- what is printed ------------------------------------------------------------------
 
 
 def _safe(text: str) -> str:
@@ -10193,12 +10372,15 @@ def _colour(name: str, text: str, stream: Any) -> str:
     return text if plain else f"\x1b[{_COLOURS[name]}m{text}\x1b[0m"
 
 
-def _traced(exchange: Exchange, stream: Any) -> Exchange:
+def _traced(exchange: Exchange, stream: Any, width: int = sys.maxsize) -> Exchange:
     """Print every message, with its direction and the seconds since the start."""
     start = time.monotonic()
 
     def show(arrow: str, message: JSON) -> None:
-        line = f"{time.monotonic() - start:8.3f} {arrow} {_encode_text(message)}"
+        text = _encode_text(message if width == sys.maxsize else _brief(message))
+        if len(text) > width:
+            text = f"{text[:width]}... ({len(text)} characters)"
+        line = f"{time.monotonic() - start:8.3f} {arrow} {text}"
         print(_colour(arrow, _safe(line), stream), file=stream, flush=True)
 
     async def traced(request: Request, send: Send) -> JSON:
@@ -10218,6 +10400,17 @@ def _traced(exchange: Exchange, stream: Any) -> Exchange:
     return traced
 
 
+def _brief(message: JSON) -> JSON:
+    """Leave out of a request's _meta what the first one has shown."""
+    params = message.get("params", {})
+    meta = params.get("_meta", {})
+    if META_CLIENT_CAPABILITIES not in meta or message["method"] == "server/discover":
+        return message
+    kept = {key: value for key, value in meta.items() if "/client" not in key}
+    kept.pop(META_PROTOCOL_VERSION)
+    return {**message, "params": {**params, "_meta": {"...": "as above", **kept}}}
+
+
 def _progress_bar(params: JSON) -> None:
     """Draw progress on a terminal."""
     if not sys.stderr.isatty():
@@ -10231,7 +10424,7 @@ def _progress_bar(params: JSON) -> None:
 
 
 def _print_reply(reply: Reply, options: Any) -> None:
-    """Print a result: its text, what else there is in brackets, or all of it as JSON."""
+    """Print a result: its text and what else there is, or all of it as JSON."""
     out = getattr(options, "out", None)
     if out is not None:
         _write_binary(reply, out)
@@ -10269,7 +10462,7 @@ def _write_binary(reply: Reply, path: str) -> None:
         file.write(content)
 
 
-# --- questions of the server ------------------------------------------------------------
+# --- questions of the server ----------------------------------------------------------
 
 
 def _ask(prompt: str) -> str | None:
@@ -10293,7 +10486,11 @@ async def _fill_in(answers: dict[str, JSON], client: Client, params: JSON) -> JS
             given = _ask(_label(name, schema))
             # elicitation-28: SHOULD be able to decline at any time
             if given is None or given == "!":
-                _say("Declined." if given else "Declined: there is no terminal to ask at.")
+                _say(
+                    "Declined."
+                    if given
+                    else "Declined: there is no terminal to ask at."
+                )
                 return "decline"
         if given != "":
             content[name] = _typed(given, schema)
@@ -10339,12 +10536,12 @@ async def _consent(client: Client, params: JSON) -> bool:
     if (_ask(f"  Open {host}? [y/N] ") or "").lower() not in ("y", "yes"):
         _say("Declined.")
         return False
-    # elicitation-38: the browser is another program; we see nothing of what is done there
+    # elicitation-38: the browser is another program; we see nothing of what is done
     importlib.import_module("webbrowser").open(url)
     return True
 
 
-# --- commands ---------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------
 
 
 async def _call(options: Any) -> int:
@@ -10416,7 +10613,9 @@ async def _follow(options: Any) -> int:
         _say(f"listening for {_show_json(changes.honoured)}; Ctrl-C ends it")
         async for change in changes:
             if options.json:
-                print(_encode_json({"method": change[0], "params": change[1]}), flush=True)
+                print(
+                    _encode_json({"method": change[0], "params": change[1]}), flush=True
+                )
             else:
                 _print(f"{change.method} {change.params.get('uri', '')}".strip())
             left = None if left is None else left - 1
@@ -10469,33 +10668,130 @@ def _print_entry(member: str, one: JSON) -> None:
         _print(f"{'':17}{about.splitlines()[0]}")
 
 
-# --- tour -------------------------------------------------------------------------------
+# --- tour -----------------------------------------------------------------------------
 
 
 async def _tour(options: Any) -> int:
-    """Carry out `tour`: the demo server, once on stdio, once over HTTP."""
+    """Carry out `tour`: the demo server as a child process, and then over HTTP."""
+    if options.plain:
+        os.environ["NO_COLOR"] = "1"
     here = [sys.executable, os.path.abspath(__file__), "serve"]
-    tour = _Tour(options.plain)
-    async with Client(here, on_elicit=tour.answer, discover=False) as client:
-        client.wrap(tour.traced)
-        await tour.stdio(client)
+    async with Client(here, on_elicit=_tour_answer, discover=False) as client:
+        client.wrap(functools.partial(_traced, stream=sys.stdout, width=400))
+        await _walk(client, _TOUR_STDIO, options.plain)
     process = await asyncio.create_subprocess_exec(
         *here, "--http", "127.0.0.1:0", stderr=asyncio.subprocess.PIPE
     )
     try:
-        assert process.stderr is not None
-        line = (await process.stderr.readline()).decode()
-        url = line.rpartition(" ")[2].strip()
-        if not url.startswith("http"):
-            raise TransportError(f"The demo server did not start: {line}")
-        transport = HttpClient(url)
-        async with Client(transport, discover=False) as client:
-            client.wrap(tour.with_headers(transport)).__class__
-            await tour.http(client)
+        line = await typing.cast(asyncio.StreamReader, process.stderr).readline()
+        url = line.decode().rpartition(" ")[2].strip()
+        async with Client(url, discover=False) as client:
+            client.wrap(functools.partial(_traced, stream=sys.stdout, width=400))
+            client.wrap(functools.partial(_showing_headers, client._transport))
+            await _walk(client, _TOUR_HTTP, options.plain)
     finally:
         process.terminate()
         await process.wait()
+    print("\nThat was all of it. Next: python mcp_ref.py inspect FILE.py")
     return 0
+
+
+async def _walk(client: Client, steps: Sequence[Any], plain: bool) -> None:
+    for sentence, step in steps:
+        print(f"\n{_colour('bold', sentence, sys.stdout)}", flush=True)
+        if not plain and sys.stdout.isatty():
+            _ask("  [Enter] ")
+        await step(client)
+
+
+def _showing_headers(transport: Any, exchange: Exchange) -> Exchange:
+    async def shown(request: Request, send: Send) -> JSON:
+        head = transport._head(transport._path, request, 0).decode("ascii")
+        lines = [line for line in head.split("\r\n") if line.startswith(("POST", "M"))]
+        print(_colour("dim", "\n".join(f"{'':9}{line}" for line in lines), sys.stdout))
+        return await exchange(request, send)
+
+    return shown
+
+
+async def _tour_answer(client: Client, params: JSON) -> JSON:
+    day = {"day": "2026-12-24", "outside": False}
+    print(
+        _colour(
+            "bold",
+            "The answer is a question. We fill in the form, and call again "
+            "with the answer and the server's sealed state:",
+            sys.stdout,
+        )
+    )
+    return {"action": "accept", "content": day}
+
+
+async def _tour_listen(client: Client) -> None:
+    async with client.listen(resources=["clock://now"]) as changes:
+        await client.call_tool("clock_tick")
+        await anext(changes)
+
+
+async def _tour_refused(client: Client) -> None:
+    try:
+        await client.request("no/such/method")
+    except RemoteError as error:
+        print(f"{'':9}HTTP status {error.status}")
+
+
+_TOUR_STDIO: list[tuple[str, Callable[[Client], Awaitable[Any]]]] = [
+    (
+        "1. Each request stands alone: its _meta says which revision we speak and what "
+        "we can do. server/discover asks the same of the server.",
+        lambda client: client.discover(),
+    ),
+    ("2. Which tools are there?", lambda client: client.list_tools()),
+    (
+        "3. Call one. The result comes as text and, checked against a schema, as data.",
+        lambda client: client.call_tool("weather_current", {"location": "Paris"}),
+    ),
+    (
+        "4. A tool that fails says so in its result, for the model to read.",
+        lambda client: client.call_tool("weather_current", {"location": "Atlantis"}),
+    ),
+    (
+        "5. A progressToken in the request asks for progress while the tool works.",
+        lambda client: client.call_tool(
+            "countdown", {"steps": 3, "seconds": 0.1}, on_progress=_ignore_progress
+        ),
+    ),
+    (
+        "6. Servers never send requests. One that needs input answers input_required.",
+        lambda client: client.call_tool("table_book", {"guests": 2}),
+    ),
+    (
+        "7. Listening is a request that stays open: an acknowledgement, then changes. "
+        "We end it by cancelling.",
+        _tour_listen,
+    ),
+]
+_TOUR_HTTP: list[tuple[str, Callable[[Client], Awaitable[Any]]]] = [
+    (
+        "8. The same over HTTP: one POST per request. Headers repeat what proxies want "
+        "to know, and must agree with the body.",
+        lambda client: client.call_tool("weather_current", {"location": "Tokyo"}),
+    ),
+    (
+        "9. With progress, the answer is a stream of server-sent events.",
+        lambda client: client.call_tool(
+            "countdown", {"steps": 2, "seconds": 0.1}, on_progress=_ignore_progress
+        ),
+    ),
+    (
+        "10. An unknown method is an error, and a status that proxies see.",
+        _tour_refused,
+    ),
+]
+
+
+def _ignore_progress(params: JSON) -> None:
+    pass
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

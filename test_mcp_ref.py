@@ -10,23 +10,48 @@ through the real encoder and through `lint`, which holds what is true of all mes
 
 from __future__ import annotations
 
+import argparse
+import ast
 import asyncio
+import base64
+import collections
 import contextlib
+import contextvars
+import copy
+import dataclasses
+import datetime
+import decimal
+import enum
+import functools
+import importlib
+import inspect
+import io
+import itertools
 import json
 import logging
+import math
 import os
 import pathlib
+import queue
+import random
 import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
+import tokenize
+import types
+import typing
 import unittest
+import uuid
+from collections import abc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, NamedTuple, Optional, TypedDict, Union
 
 import mcp_ref
 from mcp_ref import JSON, Context, Server
@@ -55,6 +80,7 @@ ALL_CAPABILITIES = {
 
 logging.getLogger("mcp_ref").addHandler(logging.NullHandler())
 logging.getLogger("mcp_ref").propagate = False
+logging.getLogger("asyncio").setLevel(logging.ERROR)  # debug mode tells slow steps
 
 
 def spec(*clauses: str) -> Callable[[Any], Any]:
@@ -293,10 +319,10059 @@ class Case(unittest.IsolatedAsyncioTestCase):
         return await self.call(method, params | more, **options)
 
 
+# needs: import dataclasses, import types
+
+VERSION = "io.modelcontextprotocol/protocolVersion"
+CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
+LOG_LEVEL = "io.modelcontextprotocol/logLevel"
+ODD_IDS = [0, "", "0", 1, "1", -1, 2**53 + 1, 2**70, "a b", "\u2028", "\ud83d", "é" * 99]
+ALL_METHODS: dict[str, JSON] = {
+    "server/discover": {},
+    "tools/list": {},
+    "tools/call": {"name": "echo", "arguments": {"value": 1}},
+    "resources/list": {},
+    "resources/templates/list": {},
+    "resources/read": {"uri": "note://a"},
+    "prompts/list": {},
+    "prompts/get": {"name": "greet", "arguments": {"name": "Ann"}},
+    "completion/complete": {
+        "ref": {"type": "ref/prompt", "name": "greet"},
+        "argument": {"name": "name", "value": "A"},
+    },
+    "subscriptions/listen": {"notifications": {}},
+}
+
+
+def full_server(**options: Any) -> Server:
+    """Build a server on which each method exists."""
+    server = Server("full", "1.0", **options)
+
+    @server.tool
+    def echo(value: Any) -> Any:
+        return {"value": value}
+
+    @server.tool
+    async def meta(ctx: Context) -> Any:
+        return {"fields": ctx.meta.fields}
+
+    @server.resource("note://a")
+    def note() -> str:
+        return "a"
+
+    @server.resource("page://{name}")
+    def page(name: str) -> str:
+        return name
+
+    @server.prompt
+    def greet(name: str) -> str:
+        return f"Hello {name}"
+
+    server.complete("greet", "name", values=["Ann", "Bob"])
+    return server
+
+
+def refused(data: bytes) -> mcp_ref.McpError:
+    """Return the error that reading a message gives."""
+    try:
+        found = mcp_ref.read_message(mcp_ref.decode(data))
+    except mcp_ref.McpError as error:
+        return error
+    raise AssertionError(f"accepted: {found}")
+
+
+def bare(method: str, params: JSON = None, id: Any = 1, **facts: Any) -> mcp_ref.Request:
+    """Build a request just as it is, without adding a `_meta`."""
+    message = mcp_ref.request_message(id, method, params or {})
+    found = mcp_ref.read_message(mcp_ref.decode(mcp_ref.encode(message)), **facts)
+    assert isinstance(found, mcp_ref.Request)
+    return found
+
+
+class BaseProtocol(Case):
+    """spec: basic/index"""
+
+    def setUp(self) -> None:
+        self.server = full_server()
+
+    async def end_after_acknowledgement(self, message: mcp_ref.Request) -> Reply:
+        """Carry out a request; a listen stream is ended once it is open."""
+        task = asyncio.create_task(exchange(self.server, message))
+        while not task.done() and not len(self.server.subscriptions):
+            await asyncio.sleep(0)
+        self.server.subscriptions.end()
+        return await task
+
+    # --- bytes ------------------------------------------------------------------------
+
+    @spec("transports-01", "mrtr-30")
+    def test_what_is_not_json_in_utf_8_is_a_parse_error(self) -> None:
+        request = '{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{}}'
+        nested = "[" * 100_000 + "]" * 100_000
+        cases = {
+            "STD-05, a byte of Latin-1": b'{"jsonrpc":"2.0","id":7,"method":"caf\xe9"}',
+            "a lone surrogate as bytes": b'{"id":"\xed\xa0\x80"}',
+            "overlong": b'{"id":"\xc0\x80"}',
+            "UTF-16": request.encode("utf-16"),
+            "UTF-32": request.encode("utf-32-be"),
+            "STD-26, half a message": b'{"jsonrpc":"2.0","id":1,',
+            "STD-22, a fragment": b"{",
+            "STD-21, a header": b"Content-Length: 60",
+            "two on one line": f"{request} {request}".encode(),
+            "JSN-01, NaN": b'{"v":NaN}',
+            "JSN-01, Infinity": b'{"v":Infinity}',
+            "JSN-01, -Infinity": b'{"v":[-Infinity]}',
+            "single quotes": b"{'v':1}",
+            "a comment": b'{"v":1} // one',
+            "a trailing comma": b'{"v":1,}',
+            "a raw control character": b'{"v":"a\tb"}',
+            "JSN-04, nested 100,000 deep": nested.encode(),
+            "JSN-04, nested objects": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+            "an integer of 5,000 digits": b'{"v":' + b"9" * 5000 + b"}",
+            "nothing": b"",
+        }
+        for name, data in cases.items():
+            with self.subTest(name):
+                self.assertEqual(refused(data).code, -32700)
+
+    @spec("base-03", "base-04", "base-05", "http-11", "http-12")
+    def test_json_that_is_not_one_request_or_notification_is_an_invalid_request(
+        self,
+    ) -> None:
+        cases = {
+            "STD-26, null": "null",
+            "STD-26, a string": '"str"',
+            "STD-26, a number": "123",
+            "STD-26, true": "true",
+            "STD-26, empty": "{}",
+            "JSN-12, a batch": '[{"jsonrpc":"2.0","id":1,"method":"tools/list"}]',
+            "JSN-12, an empty batch": "[]",
+            "JSN-06, a null id": '{"jsonrpc":"2.0","id":null,"method":"tools/list"}',
+            "JSN-09, a fraction": '{"jsonrpc":"2.0","id":1.5,"method":"tools/list"}',
+            "JSN-10, true as id": '{"jsonrpc":"2.0","id":true,"method":"tools/list"}',
+            "JSN-10, a list as id": '{"jsonrpc":"2.0","id":[1],"method":"tools/list"}',
+            "JSN-10, an object as id": '{"jsonrpc":"2.0","id":{"a":1},"method":"x"}',
+            "JSN-13, no jsonrpc": '{"id":1,"method":"tools/list"}',
+            "JSN-13, 1.0": '{"jsonrpc":"1.0","id":1,"method":"tools/list"}',
+            "JSN-13, a number": '{"jsonrpc":2.0,"id":1,"method":"tools/list"}',
+            "JSN-13, the method a number": '{"jsonrpc":"2.0","id":1,"method":5}',
+            "JSN-13, no method": '{"jsonrpc":"2.0","id":1}',
+            "JSN-13, no method, no id": '{"jsonrpc":"2.0"}',
+            "params a list": '{"jsonrpc":"2.0","id":1,"method":"x","params":[1]}',
+            "params null": '{"jsonrpc":"2.0","id":1,"method":"x","params":null}',
+            "params a string": '{"jsonrpc":"2.0","method":"x","params":"a"}',
+            "JSN-15, a response": '{"jsonrpc":"2.0","id":99,"result":{}}',
+            "JSN-15, an error": '{"jsonrpc":"2.0","id":9,"error":{"code":1}}',
+        }
+        for name, text in cases.items():
+            with self.subTest(name):
+                self.assertEqual(refused(text.encode()).code, -32600)
+
+    @spec("base-15", "base-16", "base-17")
+    def test_an_error_has_the_id_where_it_could_be_read_and_else_none(self) -> None:
+        cases = [
+            (b"{", ...),
+            (b"[]", ...),
+            (b'{"jsonrpc":"2.0","id":null,"method":"x"}', ...),
+            (b'{"jsonrpc":"2.0","id":true,"method":"x"}', ...),
+            (b'{"jsonrpc":"2.0","id":1.5,"method":"x"}', ...),
+            (b'{"jsonrpc":"1.0","id":0,"method":"x"}', 0),
+            (b'{"jsonrpc":"2.0","id":"a","method":5}', "a"),
+            (b'{"jsonrpc":"2.0","id":"","method":"x","params":[]}', ""),
+        ]
+        for data, id in cases:
+            with self.subTest(data):
+                error = refused(data)
+                message = mcp_ref.error_response(getattr(error, "id", None), error)
+                self.assertTrue(same(message.get("id", ...), id), message)
+                self.assertIs(type(message["error"]["code"]), int)
+                self.assertTrue(message["error"]["message"])
+                Wire.check("JSONRPCErrorResponse", message)
+
+    @spec("base-07", "base-08", "base-10", "base-15")
+    async def test_ids_come_back_the_same_in_type_and_value(self) -> None:
+        for id in ODD_IDS:
+            with self.subTest("JSN-07, JSN-08, JSN-11", id=id):
+                reply = await self.call("server/discover", id=id)
+                self.assertTrue(same(reply.response["id"], id), reply.response["id"])
+                self.assertEqual(reply.result["resultType"], "complete")
+                reply = await self.call("no/such", id=id)
+                self.assertTrue(same(reply.response["id"], id), reply.response["id"])
+
+    def test_a_float_as_id_is_refused_or_comes_back_as_it_was(self) -> None:
+        for text in ("20050.0", "1e3"):
+            with self.subTest("JSN-09", id=text):
+                data = f'{{"jsonrpc":"2.0","id":{text},"method":"tools/list"}}'
+                self.assertEqual(refused(data.encode()).code, -32600)
+
+    async def test_what_is_dispatched_is_what_was_compared(self) -> None:
+        # JSN-05: of repeated names a proxy may have read the first
+        meta = json.dumps(META)
+        data = (
+            '{"jsonrpc":"2.0","id":1,"method":"tools/list","method":"tools/call","params":'
+            '{"name":"echo","name":"admin","arguments":{"value":1},"_meta":%s}}' % meta
+        )
+        headers = {
+            "mcp-protocol-version": "2026-07-28",
+            "mcp-method": "tools/call",
+            "mcp-name": "echo",
+        }
+        message = mcp_ref.read_message(mcp_ref.decode(data.encode()), headers=headers)
+        assert isinstance(message, mcp_ref.Request)
+        reply = await exchange(self.server, message)
+        self.assertEqual(reply.error["code"], -32020)
+
+    @spec("stdio-01")
+    def test_a_message_is_written_as_one_line_of_ascii(self) -> None:
+        value = {"text": "a\nb\r\u2028\u2029\x85\x0b\x0c\0 é 日本 🚀 \ud83d", "é": [1.5, None]}
+        data = mcp_ref.encode(value)
+        self.assertTrue(data.isascii())
+        self.assertEqual(data.splitlines(), [data])
+        self.assertNotIn(b"\r", data)
+        self.assertEqual(mcp_ref.decode(data), value)
+
+    def test_text_comes_back_code_point_by_code_point(self) -> None:
+        texts = ["a\u2028b\u2029c\x85d", "€𝄞", "bad \ud83d end", "\ufeff", "e\u0301", ""]
+        for text in texts:
+            with self.subTest("STD-04, JSN-03", text=text):
+                reply = asyncio.run(self.tool("echo", {"value": text}))
+                self.assertEqual(reply.result["structuredContent"], {"value": text})
+
+    async def test_an_answer_that_is_not_json_becomes_an_error_of_that_request(
+        self,
+    ) -> None:
+        circle: list[Any] = []
+        circle.append(circle)
+        deep: Any = 1
+        for _ in range(100_000):
+            deep = [deep]
+        for value in (float("nan"), float("inf"), [float("-inf")], circle, deep, {1, 2}):
+            with self.subTest(type(value)):
+                message = mcp_ref.result_response("a", {"value": value})
+                data, written = mcp_ref.encode_response(message)
+                self.assertEqual(json.loads(data), written)
+                self.assertEqual(written["id"], "a")
+                self.assertEqual(written["error"]["code"], -32603)
+
+    async def test_a_number_too_large_for_a_float_never_comes_back_as_infinity(
+        self,
+    ) -> None:
+        data = json.dumps(
+            {"name": "echo", "arguments": {"value": "huge"}, "_meta": META}
+        ).replace('"huge"', "1e999")
+        data = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{data}}}'
+        message = mcp_ref.read_message(mcp_ref.decode(data.encode()))
+        assert isinstance(message, mcp_ref.Request)
+        response = await self.server.handle(message, no_send)
+        text = mcp_ref.encode_response(response)[0].decode()
+        found = json.loads(text, parse_constant=lambda word: self.fail(word))
+        self.assertEqual(found["id"], 1)
+
+    async def test_values_nested_900_deep_are_answered(self) -> None:
+        value: Any = 1
+        for _ in range(900):
+            value = [value]
+        with self.subTest("JSN-04"):
+            message = request("tools/call", {"name": "echo", "arguments": {}})
+            message.params["arguments"]["value"] = value
+            response = await self.server.handle(message, no_send)
+            self.assertEqual(json.loads(mcp_ref.encode_response(response)[0])["id"], 1)
+
+    async def test_integers_keep_all_their_digits(self) -> None:
+        for number in (2**53 + 1, -(2**63), 10**40):
+            with self.subTest("JSN-11", number=number):
+                reply = await self.tool("echo", {"value": number})
+                self.assertEqual(reply.result["structuredContent"], {"value": number})
+
+    # --- notifications ----------------------------------------------------------------
+
+    @spec("base-25", "base-26")
+    def test_a_notification_is_what_has_no_id_at_all(self) -> None:
+        found = mcp_ref.read_message({"jsonrpc": "2.0", "method": "notifications/x"})
+        self.assertEqual(found, mcp_ref.Notification("notifications/x", {}))
+        self.assertNotIn("id", mcp_ref.notification("notifications/x", {}))
+
+    # --- error codes ------------------------------------------------------------------
+
+    @spec("base-19", "base-21", "base-22", "base-24")
+    def test_each_error_class_has_a_code_that_may_be_sent(self) -> None:
+        classes = [mcp_ref.McpError]
+        for one in classes:
+            classes.extend(one.__subclasses__())
+        for one in classes:
+            with self.subTest(one.__name__):
+                code = one.code
+                defined = code in DEFINED_CODES
+                self.assertTrue(defined or not -32768 <= code <= -32000, code)
+                self.assertIs(type(code), int)
+
+    @spec("base-19", "base-21", "base-22")
+    async def test_no_handler_can_send_a_code_that_is_retired_or_not_defined(
+        self,
+    ) -> None:
+        for code in (-32000, -32001, -32002, -32019, -32023, -32042, -32099):
+            for kind in (mcp_ref.McpError, mcp_ref.RemoteError):
+                with self.subTest(kind.__name__, code=code):
+                    self.setUp()
+
+                    @self.server.prompt
+                    def fails() -> str:
+                        raise kind("not here", {"more": 1}, code=code)
+
+                    reply = await self.call("prompts/get", {"name": "fails"})
+                    self.assertIn(reply.error["code"], DEFINED_CODES)
+
+    @spec("base-18", "base-24")
+    async def test_a_handler_can_send_codes_of_its_own_with_data(self) -> None:
+        @self.server.prompt
+        def fails() -> str:
+            raise mcp_ref.McpError("out of paper", {"tray": 2}, code=1001)
+
+        message = request("prompts/get", {"name": "fails"}, id="a")
+        response = await self.server.handle(message, no_send)
+        error = {"code": 1001, "message": "out of paper", "data": {"tray": 2}}
+        self.assertEqual(response, {"jsonrpc": "2.0", "id": "a", "error": error})
+
+    @spec("base-53", "base-57", "http-28", "http-29")
+    def test_codes_travel_with_the_http_status_that_the_specification_wants(
+        self,
+    ) -> None:
+        wanted = {-32601: 404, -32602: 400, -32020: 400, -32021: 400, -32022: 400}
+        wanted |= {-32700: 400, -32600: 400}
+        for code, status in wanted.items():
+            with self.subTest(code=code):
+                self.assertEqual(mcp_ref.HTTP_STATUS[code], status)
+
+    async def test_what_does_not_exist_is_the_protocols_error(self) -> None:
+        cases: list[tuple[str, str, JSON, int]] = [
+            ("unknown method", "tools/frobnicate", {}, -32601),
+            ("no slash", "ping", {}, -32601),
+            ("empty", "", {}, -32601),
+            ("ERR-01", "tools/call", {"name": "ghost", "arguments": {}}, -32602),
+            ("ERR-01, empty", "tools/call", {"name": "", "arguments": {}}, -32602),
+            ("ERR-01, a number", "tools/call", {"name": 5, "arguments": {}}, -32602),
+            ("ERR-01, none", "tools/call", {}, -32602),
+            ("arguments a list", "tools/call", {"name": "echo", "arguments": []}, -32602),
+            ("ERR-04", "prompts/get", {"name": "ghost"}, -32602),
+            ("ERR-04, missing", "prompts/get", {"name": "greet"}, -32602),
+            (
+                "ERR-04, a number",
+                "prompts/get",
+                {"name": "greet", "arguments": {"name": 5}},
+                -32602,
+            ),
+            ("no such resource", "resources/read", {"uri": "note://zzz"}, -32602),
+            ("not a URI", "resources/read", {"uri": "zzz"}, -32602),
+            ("no URI", "resources/read", {}, -32602),
+        ]
+        for name, method, params, code in cases:
+            with self.subTest(name):
+                reply = await self.call(method, params)
+                self.assertEqual(reply.error["code"], code, reply.error)
+
+    async def test_methods_of_features_that_are_not_used_do_not_exist(self) -> None:
+        self.server = Server("empty")
+        for method, params in ALL_METHODS.items():
+            if method in ("server/discover", "subscriptions/listen"):
+                continue
+            with self.subTest(method):
+                reply = await self.call(method, params)
+                self.assertEqual(reply.error["code"], -32601)
+
+    async def test_a_failing_handler_tells_the_client_nothing_by_default(self) -> None:
+        def boom(*_: Any) -> str:
+            raise RuntimeError("db password=hunter2 at /srv/app/x.py")
+
+        for masked in (True, False):
+            self.server = Server("fails", mask_errors=masked)
+            self.server.tool(lambda: boom(), name="boom")
+            self.server.resource("boom://x")(lambda: boom())
+            self.server.prompt(lambda: boom(), name="boom")
+            self.server.resource("boom://{x}")(lambda x: boom())
+            self.server.complete("boom://{x}", "x")(lambda value: boom())
+            ref = {"type": "ref/resource", "uri": "boom://{x}"}
+            cases = {
+                "resources/read": {"uri": "boom://x"},
+                "prompts/get": {"name": "boom"},
+                "completion/complete": {
+                    "ref": ref,
+                    "argument": {"name": "x", "value": ""},
+                },
+            }
+            for method, params in cases.items():
+                with self.subTest("ERR-02", method=method, masked=masked):
+                    error = (await self.call(method, params)).error
+                    self.assertEqual(error["code"], -32603)
+                    self.assertEqual("hunter2" in json.dumps(error), not masked)
+            with self.subTest("ERR-02", method="tools/call", masked=masked):
+                reply = await self.tool("boom")
+                self.assertTrue(reply.result["isError"])
+                self.assertEqual("hunter2" in reply.text, not masked)
+                self.assertNotIn("Traceback", reply.text)
+
+    async def test_whatever_a_handler_raises_is_one_answer(self) -> None:
+        def leave() -> str:
+            sys.exit(3)
+
+        def deep() -> str:
+            return deep()
+
+        def interrupted() -> str:
+            raise KeyboardInterrupt
+
+        def generator() -> str:
+            raise GeneratorExit
+
+        def stop() -> str:
+            raise StopIteration
+
+        def memory() -> str:
+            raise MemoryError
+
+        def group() -> str:
+            raise BaseExceptionGroup("two", [ValueError("a"), SystemExit(2)])
+
+        async def cancelled() -> str:
+            raise asyncio.CancelledError
+
+        async def leave_on_loop() -> str:
+            sys.exit(3)
+
+        async def stop_on_loop() -> str:
+            raise StopIteration
+
+        async def group_on_loop() -> str:
+            raise BaseExceptionGroup("two", [ValueError("a"), SystemExit(2)])
+
+        plain = [leave, deep, interrupted, generator, stop, memory, group]
+        handlers = [*plain, cancelled, leave_on_loop, stop_on_loop, group_on_loop]
+        for function in handlers:
+            name = function.__name__
+            self.server.tool(function, name=name)
+            self.server.prompt(function, name=name)
+            self.server.resource(f"raises://{name.replace('_', '-')}")(function)
+        for function in handlers:
+            name = function.__name__
+            with self.subTest("ERR-03, a tool", name=name):
+                response = (await self.tool(name)).response
+                failed = response.get("error") or response["result"]["isError"]
+                self.assertTrue(failed, response)
+            with self.subTest("ERR-03, a prompt", name=name):
+                reply = await self.call("prompts/get", {"name": name})
+                self.assertEqual(reply.error["code"], -32603)
+            with self.subTest("ERR-03, a resource", name=name):
+                uri = f"raises://{name.replace('_', '-')}"
+                reply = await self.call("resources/read", {"uri": uri})
+                self.assertEqual(reply.error["code"], -32603)
+        await self.call("server/discover")
+
+    # --- _meta ------------------------------------------------------------------------
+
+    @spec("base-51", "base-52", "mrtr-02")
+    async def test_each_method_demands_the_required_metadata(self) -> None:
+        metas: dict[str, JSON] = {
+            "ERA-08, null": None,
+            "ERA-08, a list": [],
+            "ERA-08, a string": "x",
+            "ERA-08, empty": {},
+            "no version": {CAPABILITIES: {}},
+            "no capabilities": {VERSION: "2026-07-28"},
+            "ERA-08, the version a number": {VERSION: 20260728, CAPABILITIES: {}},
+            "the version null": {VERSION: None, CAPABILITIES: {}},
+            "ERA-08, capabilities null": {VERSION: "2026-07-28", CAPABILITIES: None},
+            "ERA-08, capabilities a list": {VERSION: "2026-07-28", CAPABILITIES: []},
+            "capabilities true": {VERSION: "2026-07-28", CAPABILITIES: True},
+        }
+        for method, params in ALL_METHODS.items():
+            with self.subTest(method, meta="none"):
+                reply = await exchange(self.server, bare(method, params))
+                self.assertEqual(reply.error["code"], -32602)
+            for name, meta in metas.items():
+                with self.subTest(method, meta=name):
+                    message = bare(method, {**params, "_meta": meta})
+                    reply = await exchange(self.server, message)
+                    self.assertEqual(reply.error["code"], -32602)
+
+    async def test_the_error_names_the_field_that_is_missing(self) -> None:
+        for key in (VERSION, CAPABILITIES):
+            with self.subTest("ERA-08", key=key):
+                meta = {k: v for k, v in META.items() if k != key}
+                reply = await exchange(self.server, bare("tools/list", {"_meta": meta}))
+                self.assertIn(key, reply.error["message"])
+
+    @spec("progress-02", "logging-06")
+    async def test_optional_fields_of_the_wrong_type_are_refused(self) -> None:
+        wrong: list[JSON] = [
+            {"progressToken": True},
+            {"progressToken": 1.5},
+            {"progressToken": []},
+            {"progressToken": {"a": 1}},
+            {LOG_LEVEL: "loud"},
+            {LOG_LEVEL: "DEBUG"},
+            {LOG_LEVEL: None},
+            {LOG_LEVEL: 7},
+            {LOG_LEVEL: ["info"]},
+            {CLIENT_INFO: "x"},
+            {CLIENT_INFO: []},
+        ]
+        for meta in wrong:
+            with self.subTest("ERR-05", meta=meta):
+                reply = await self.call("tools/list", meta=meta)
+                self.assertEqual(reply.error["code"], -32602)
+
+    @spec("base-45")
+    async def test_keys_of_others_and_trace_context_pass_through(self) -> None:
+        more = {
+            "traceparent": "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01",
+            "tracestate": "vendor=opaque",
+            "baggage": "user=ann",
+            "com.example/thing": {"deep": [1, None]},
+            "io.modelcontextprotocol/later": True,
+            "io.modelcontextprotocol/subscriptionId": 5,
+            "": 0,
+            "not a key/at all!": "x",
+        }
+        reply = await self.tool("meta", meta=more)
+        self.assertEqual(reply.result["structuredContent"], {"fields": META | more})
+
+    @spec("base-09", "versioning-06")
+    async def test_capabilities_and_parameters_that_are_not_known_are_ignored(
+        self,
+    ) -> None:
+        capabilities = {
+            "roots": {"listChanged": True},
+            "sampling": {"zzz": {}},
+            "elicitation": {"form": {}, "url": {}, "later": {}},
+            "foo": {"bar": 1},
+            "extensions": {"com.example/x": {}},
+        }
+        info = {"name": "c", "version": "1", "later": [1]}
+        for method, params in ALL_METHODS.items():
+            with self.subTest("ERA-09", method=method):
+                message = request(
+                    method,
+                    {**params, "later": {"a": 1}},
+                    capabilities=capabilities,
+                    meta={CLIENT_INFO: info},
+                )
+                reply = await self.end_after_acknowledgement(message)
+                self.assertIn("result", reply.response)
+
+    @spec("base-59", "discover-04")
+    async def test_who_the_client_says_it_is_changes_nothing(self) -> None:
+        for method, params in ALL_METHODS.items():
+            if method == "subscriptions/listen":
+                continue
+            with self.subTest("ERA-07", method=method):
+                plain = await self.call(method, params)
+                for name in ("claude-ai", "", "Ann"):
+                    info = {CLIENT_INFO: {"name": name, "version": "9"}}
+                    named = await self.call(method, params, meta=info)
+                    self.assertEqual(named.response, plain.response)
+
+    @spec("base-58", "base-10", "discover-03")
+    async def test_each_result_says_which_server_it_is_from(self) -> None:
+        for method, params in ALL_METHODS.items():
+            with self.subTest(method):
+                message = request(method, params)
+                reply = await self.end_after_acknowledgement(message)
+                info = reply.result["_meta"]["io.modelcontextprotocol/serverInfo"]
+                self.assertEqual(info, {"name": "full", "version": "1.0"})
+
+    @spec("base-46", "base-47", "base-49", "base-50")
+    def test_keys_that_we_write_follow_the_grammar(self) -> None:
+        good = [
+            *("a", "A1", "a-b_c.d", "1", "", "com.example/", "com.example/a", "a/b"),
+            *("a1-b.c2/x", "io.modelcontextprotocol/x", "x.y.z/0.9"),
+        ]
+        bad = [
+            *("-a", "a-", ".a", "a.", "_a", "a b", "é", "a\n", "a/b/c", "/a", "1a/b"),
+            *("a-/b", "a..b/c", ".a/b", "a./b", "a_b/c", "-a/b", "com.example/-a", " "),
+        ]
+        for key in good:
+            with self.subTest("good", key=key):
+                self.assertEqual(mcp_ref.check_meta_key(key), key)
+        for key in bad:
+            with self.subTest("bad", key=key), self.assertRaises(ValueError):
+                mcp_ref.check_meta_key(key)
+
+    @spec("base-46")
+    def test_no_builder_writes_a_malformed_key(self) -> None:
+        server, bad = Server("s"), {"no good/key!": 1}
+
+        def function() -> str:
+            return ""
+
+        builders: dict[str, Callable[[], Any]] = {
+            "text": lambda: mcp_ref.text("a", meta=bad),
+            "image": lambda: mcp_ref.image(b"a", "image/png", meta=bad),
+            "contents": lambda: mcp_ref.contents("a:b", "", meta=bad),
+            "result": lambda: mcp_ref.result(["a"], meta=bad),
+            "tool": lambda: server.tool(function, meta=bad),
+            "resource": lambda: server.resource("a:b", meta=bad)(function),
+            "prompt": lambda: server.prompt(function, meta=bad),
+        }
+        for name, build in builders.items():
+            with self.subTest(name), self.assertRaises(ValueError):
+                build()
+
+    # --- statelessness ----------------------------------------------------------------
+
+    @spec("base-27", "base-29")
+    async def test_each_request_stands_alone(self) -> None:
+        # ERA-10: a discover, or an initialize, opens nothing for what follows
+        steps: list[tuple[str, JSON, int | None]] = [
+            ("tools/list", META, None),
+            ("server/discover", META, None),
+            ("tools/list", {}, -32602),
+            ("initialize", {}, -32601),
+            ("tools/list", {}, -32602),
+            ("tools/list", META, None),
+            ("server/discover", {**META, VERSION: "2025-11-25"}, -32022),
+            ("tools/list", META, None),
+        ]
+        for method, meta, code in steps:
+            with self.subTest(method, meta=meta):
+                reply = await exchange(self.server, bare(method, {"_meta": meta}))
+                error = reply.response.get("error", {})
+                self.assertEqual(error.get("code"), code)
+
+    @spec("base-27", "base-55")
+    async def test_capabilities_of_an_earlier_request_do_not_count(self) -> None:
+        @self.server.tool
+        async def can(ctx: Context) -> bool:
+            return ctx.supports("roots")
+
+        for declared in (True, False, True):
+            capabilities = {"roots": {}} if declared else {}
+            reply = await self.tool("can", capabilities=capabilities)
+            self.assertEqual(reply.result["structuredContent"], declared)
+
+    @spec("base-27", "tools-06", "resources-04", "prompts-04")
+    async def test_lists_depend_neither_on_the_connection_nor_on_what_came_before(
+        self,
+    ) -> None:
+        listed = {method: await self.call(method) for method in LIST_METHODS}
+        for method, params in ALL_METHODS.items():
+            if method != "subscriptions/listen":
+                await self.call(method, params)
+        await self.call("initialize")
+        for method, before in listed.items():
+            for facts in ({}, {"peer": "10.0.0.9"}, {"headers": None}):
+                with self.subTest(method, facts=facts):
+                    after = await self.call(
+                        method, capabilities=ALL_CAPABILITIES, id="x", **facts
+                    )
+                    self.assertEqual(after.result, before.result)
+
+    @spec("base-28")
+    async def test_many_requests_at_once_are_each_answered_with_their_own(self) -> None:
+        @self.server.tool
+        async def later(n: int) -> int:
+            for _ in range(50 - n):
+                await asyncio.sleep(0)
+            return n
+
+        calls = [self.tool("later", {"n": n}, id=f"id {n}") for n in range(50)]
+        for n, reply in enumerate(await asyncio.gather(*calls)):
+            self.assertEqual(reply.response["id"], f"id {n}")
+            self.assertEqual(reply.result["structuredContent"], n)
+
+    async def test_contextvars_of_one_call_are_not_seen_by_another(self) -> None:
+        seen = contextvars.ContextVar("seen", default="nobody")
+        barrier = threading.Barrier(3)
+
+        @self.server.tool
+        def who(name: str) -> str:
+            before = seen.get()
+            seen.set(name)
+            barrier.wait(5)
+            return f"{before} {seen.get()}"
+
+        found = await asyncio.gather(*(self.tool("who", {"name": n}) for n in "abc"))
+        self.assertEqual([one.text for one in found], [f"nobody {n}" for n in "abc"])
+
+    # --- JSON Schema use --------------------------------------------------------------
+
+    @spec("base-35", "base-36", "base-37")
+    async def test_a_schema_without_dialect_is_2020_12(self) -> None:
+        schema = {
+            "type": "object",
+            "properties": {
+                "pair": {"prefixItems": [{"type": "integer"}, {"type": "string"}]}
+            },
+            "dependentRequired": {"pair": ["why"]},
+        }
+        named = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+        for number, one in enumerate((schema, named)):
+            name = f"dialect-{number}"
+            self.server.tool(lambda arguments: "ok", name=name, schema=one)
+            for wrong in ({"pair": [1, "a"]}, {"pair": ["a", 1], "why": 1}):
+                with self.subTest(name, arguments=wrong):
+                    self.assertTrue((await self.tool(name, wrong)).result["isError"])
+
+    @spec("base-38", "base-40", "base-41", "base-43")
+    def test_schemas_that_cannot_be_used_are_refused_at_registration(self) -> None:
+        cases: dict[str, JSON] = {
+            "another dialect": {"$schema": "http://json-schema.org/draft-04/schema#"},
+            "a made-up dialect": {"$schema": "https://example.com/mine"},
+            "not a schema": {"properties": {"a": {"type": "strnig"}}},
+            "a number for required": {"required": 5},
+            "a network reference": {
+                "properties": {"a": {"$ref": "https://example.com/a.json"}}
+            },
+            "a reference to nothing": {"properties": {"a": {"$ref": "#/$defs/none"}}},
+        }
+        for name, schema in cases.items():
+            with self.subTest(name), self.assertRaises(ValueError) as caught:
+                self.server.tool(
+                    lambda arguments: "", name="t", schema={"type": "object", **schema}
+                )
+            if "dialect" in name:
+                self.assertIn(schema["$schema"], str(caught.exception))
+
+    @spec("base-44")
+    async def test_a_validation_that_explodes_is_given_up(self) -> None:
+        schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}}
+        names = [f"d{n}" for n in range(24)]
+        definitions: JSON = {}
+        for this, following in zip(names, names[1:]):
+            definitions[this] = {"allOf": [{"$ref": f"#/$defs/{following}"}] * 2}
+        definitions[names[-1]] = {"type": "integer"}
+        self.server.tool(
+            lambda arguments: "", name="t", schema=schema | {"$defs": definitions}
+        )
+        self.assertTrue((await self.tool("t", {"a": 1})).result["isError"])
+
+    # --- icons ------------------------------------------------------------------------
+
+    @spec("base-65")
+    def test_icons_with_unsafe_schemes_are_not_sent(self) -> None:
+        for src in ("javascript:alert(1)", "file:///etc/passwd", "ftp://a/b", "ws://a", 5):
+            with self.subTest(src=src), self.assertRaises(ValueError):
+                self.server.tool(lambda: "", name="t", icons=[{"src": src}])
+        self.server.tool(lambda: "", name="t", icons=[{"src": "https://a.example/i.png"}])
+
+
+async def no_send(message: JSON) -> None:
+    """Refuse a notification."""
+    raise AssertionError(message)
+
+
+class Versioning(Case):
+    """spec: basic/versioning"""
+
+    def setUp(self) -> None:
+        self.server = full_server()
+
+    @spec("versioning-01")
+    async def test_each_method_refuses_a_version_that_is_not_spoken(self) -> None:
+        for method, params in ALL_METHODS.items():
+            for version in ("2025-11-25", "1900-01-01", "", "2026-07-28 ", "DRAFT"):
+                with self.subTest(method, version=version):
+                    reply = await self.call(method, params, meta={VERSION: version})
+                    self.assertEqual(reply.error["code"], -32022)
+                    data = {"supported": ["2026-07-28"], "requested": version}
+                    self.assertEqual(reply.error["data"], data)
+                    Wire.check("UnsupportedProtocolVersionError", reply.response)
+
+    @spec("versioning-03", "discover-01")
+    async def test_discover_says_what_is_there_and_nothing_else(self) -> None:
+        reply = await self.call("server/discover")
+        self.assertEqual(reply.result["supportedVersions"], ["2026-07-28"])
+        wanted = {
+            "tools": {"listChanged": True},
+            "resources": {"listChanged": True, "subscribe": True},
+            "prompts": {"listChanged": True},
+            "completions": {},
+            "logging": {},
+        }
+        self.assertEqual(reply.result["capabilities"], wanted)
+        self.assertNotIn("instructions", reply.result)
+        self.server = Server("empty", "2", instructions="Ask.", title="Empty")
+        reply = await self.call("server/discover")
+        self.assertEqual(reply.result["capabilities"], {})
+        self.assertEqual(reply.result["instructions"], "Ask.")
+
+    async def test_without_subscriptions_no_change_is_promised(self) -> None:
+        self.server = full_server(subscriptions=False)
+        found = (await self.call("server/discover")).result["capabilities"]
+        self.assertEqual([found[k] for k in ("tools", "resources", "prompts")], [{}] * 3)
+        reply = await self.call("subscriptions/listen", {"notifications": {}})
+        self.assertEqual(reply.error["code"], -32601)
+
+    async def test_a_feature_can_be_declared_before_its_first_entry(self) -> None:
+        self.server = Server("early", declare=["tools", "prompts"])
+        found = (await self.call("server/discover")).result["capabilities"]
+        self.assertEqual(set(found), {"tools", "prompts"})
+        self.assertEqual((await self.call("tools/list")).result["tools"], [])
+
+    async def test_any_method_may_come_first(self) -> None:
+        reply = await self.tool("echo", {"value": "first"})
+        self.assertEqual(reply.result["structuredContent"], {"value": "first"})
+
+    @spec("versioning-10")
+    async def test_an_initialize_is_told_the_versions(self) -> None:
+        params = {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "x", "version": "0"},
+        }
+        for given in (params, {**params, "_meta": META}, {}):
+            with self.subTest("ERA-05", params=given):
+                reply = await exchange(self.server, bare("initialize", given, id=0))
+                self.assertIn("2026-07-28", reply.error["message"])
+                self.assertIn(reply.error["code"], (-32601, -32602, -32022))
+
+    # --- extensions -------------------------------------------------------------------
+
+    def extend(self, **more: Any) -> mcp_ref.Extension:
+        found = mcp_ref.Extension("com.example/queue", {"depth": 3}, **more)
+        self.server.extend(found)
+        return found
+
+    @spec("versioning-05")
+    def test_an_extension_identifier_has_a_prefix(self) -> None:
+        for name in ("queue", "", "com..example/q", "1com/q", "a/-q", "a/b/c"):
+            with self.subTest(name=name), self.assertRaises(ValueError):
+                self.server.extend(mcp_ref.Extension(name))
+        self.assertEqual(self.server.capabilities.get("extensions"), None)
+
+    async def test_an_extension_is_declared_with_its_settings(self) -> None:
+        self.extend()
+        found = (await self.call("server/discover")).result["capabilities"]
+        self.assertEqual(found["extensions"], {"com.example/queue": {"depth": 3}})
+
+    @spec("base-11", "base-12")
+    async def test_an_extension_adds_methods_and_result_types(self) -> None:
+        async def put(server: Server, ctx: Context, params: JSON) -> JSON:
+            return {"resultType": params["kind"], "queued": params["item"]}
+
+        self.extend(methods={"queue/put": put}, result_types=frozenset({"queued"}))
+        params = {"item": [1], "kind": "queued"}
+        known = {"extensions": {"com.example/queue": {}}}
+        message = request("queue/put", params, capabilities=known)
+        reply = await exchange(self.server, message, {"queued"})
+        self.assertEqual(reply.result["queued"], [1])
+        self.assertEqual(reply.result["resultType"], "queued")
+        for kind in ("other", "input_required", 5, None):
+            with self.subTest("not declared", kind=kind):
+                reply = await self.call("queue/put", params | {"kind": kind})
+                self.assertEqual(reply.error["code"], -32603)
+
+    @spec("versioning-06")
+    async def test_a_client_that_does_not_know_the_extension_is_refused(self) -> None:
+        async def put(server: Server, ctx: Context, params: JSON) -> JSON:
+            return {"resultType": "queued"}
+
+        self.extend(methods={"queue/put": put}, result_types=frozenset({"queued"}))
+        for declared in ({}, {"extensions": {}}, {"extensions": {"com.example/x": {}}}):
+            with self.subTest(declared=declared):
+                reply = await self.call("queue/put", capabilities=declared)
+                self.assertEqual(reply.error["code"], -32021)
+                self.assertEqual(
+                    reply.error["data"]["requiredCapabilities"],
+                    {"extensions": {"com.example/queue": {}}},
+                )
+
+    @spec("base-12")
+    async def test_a_result_type_of_no_extension_is_never_sent(self) -> None:
+        @self.server.tool
+        def task() -> Any:
+            found = mcp_ref.result(["later"])
+            found["resultType"] = "task"
+            return found
+
+        self.assertEqual((await self.tool("task")).error["code"], -32603)
+        self.extend(result_types=frozenset({"task"}))
+        params = {"name": "task", "arguments": {}}
+        known = {"extensions": {"com.example/queue": {}}}
+        message = request("tools/call", params, capabilities=known)
+        reply = await exchange(self.server, message, {"task"})
+        self.assertEqual(reply.result["resultType"], "task")
+
+    @spec("base-52", "versioning-01")
+    async def test_methods_of_an_extension_obey_the_same_rules(self) -> None:
+        async def get(server: Server, ctx: Context, params: JSON) -> JSON:
+            if params.get("ask"):
+                raise mcp_ref.InputRequired({"q": mcp_ref.list_roots()})
+            return {}
+
+        self.extend(methods={"queue/get": get})
+        reply = await exchange(self.server, bare("queue/get"))
+        self.assertEqual(reply.error["code"], -32602)
+        reply = await self.call("queue/get", meta={VERSION: "2099-01-01"})
+        self.assertEqual(reply.error["code"], -32022)
+        with self.subTest("mrtr-05"):
+            reply = await self.call(
+                "queue/get", {"ask": True}, capabilities=ALL_CAPABILITIES
+            )
+            self.assertEqual(reply.error["code"], -32603)
+
+    @spec("versioning-06")
+    async def test_without_the_extension_its_methods_do_not_exist(self) -> None:
+        reply = await self.call(
+            "queue/get", capabilities={"extensions": {"com.example/queue": {}}}
+        )
+        self.assertEqual(reply.error["code"], -32601)
+
+    @spec("versioning-06")
+    async def test_a_handler_sees_whether_the_client_has_the_extension(self) -> None:
+        @self.server.tool
+        async def has(ctx: Context) -> bool:
+            return ctx.supports("extensions", "com.example/queue")
+
+        declared = {"extensions": {"com.example/queue": {}}}
+        for capabilities, wanted in ((declared, True), ({}, False)):
+            reply = await self.tool("has", capabilities=capabilities)
+            self.assertEqual(reply.result["structuredContent"], wanted)
+
+    async def test_a_method_that_exists_cannot_be_taken_over(self) -> None:
+        async def get(server: Server, ctx: Context, params: JSON) -> JSON:
+            return {}
+
+        with self.assertRaises(ValueError):
+            self.extend(methods={"tools/list": get})
+        self.assertTrue((await self.call("tools/list")).result["tools"])
+
+    async def test_an_extension_adds_a_listen_filter(self) -> None:
+        def agree(ctx: Context, value: JSON) -> Any:
+            honoured = [one for one in value if one.startswith("q")]
+            return honoured, [("queue", one) for one in honoured]
+
+        self.extend(filters={"queueIds": agree})
+        seen: asyncio.Queue[JSON] = asyncio.Queue()
+        params = {"notifications": {"queueIds": ["q1", "x"]}}
+        message = request("subscriptions/listen", params, id="L")
+        task = asyncio.create_task(self.server.handle(message, seen.put))
+        acknowledged = await asyncio.wait_for(seen.get(), 5)
+        self.assertEqual(
+            acknowledged["params"]["notifications"], {"queueIds": ["q1"]}
+        )
+        method = "notifications/com.example/queue"
+        self.server.subscriptions.publish(("queue", "x"), method, {"id": "x"})
+        self.server.subscriptions.publish(("queue", "q1"), method, {"id": "q1"})
+        told = await asyncio.wait_for(seen.get(), 5)
+        meta = {"io.modelcontextprotocol/subscriptionId": "L"}
+        self.assertEqual(told["params"], {"id": "q1", "_meta": meta})
+        self.assertTrue(seen.empty())
+        self.server.subscriptions.end()
+        await task
+
+    async def test_an_extension_names_what_mcp_name_mirrors(self) -> None:
+        async def get(server: Server, ctx: Context, params: JSON) -> JSON:
+            return {"found": params["id"]}
+
+        self.extend(methods={"queue/get": get}, names={"queue/get": "id"})
+        for name, code in (("q1", None), ("q2", -32020), (None, -32020)):
+            headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "queue/get"}
+            if name is not None:
+                headers["mcp-name"] = name
+            with self.subTest(name=name):
+                message = request("queue/get", {"id": "q1"}, headers=headers)
+                reply = await exchange(self.server, message)
+                self.assertEqual(reply.response.get("error", {}).get("code"), code)
+
+
 class Smoke(Case):
     async def test_discover(self) -> None:
         reply = await self.call("server/discover")
         self.assertEqual(reply.result["supportedVersions"], ["2026-07-28"])
+
+
+SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
+NAME_FORM = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "minLength": 2}},
+    "required": ["name"],
+}
+
+
+def accept(**content: Any) -> JSON:
+    """Build the ElicitResult of a user who agreed."""
+    return {"action": "accept", "content": content}
+
+
+async def until(condition: Callable[[], Any], seconds: float = 5.0) -> None:
+    """Wait until a condition holds, and fail if it does not in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("it did not happen in time")
+        await asyncio.sleep(0.001)
+
+
+class Progress(Case):
+    """spec: basic/patterns/progress"""
+
+    def steps(self, *values: Any, **options: Any) -> None:
+        """Register tools `steps` (on the loop) and `plain` (in a thread)."""
+
+        @self.server.tool
+        async def steps(ctx: Context) -> str:
+            for value in values:
+                await ctx.progress(value, **options)
+            return "done"
+
+        @self.server.tool
+        def plain(ctx: Context) -> str:
+            for value in values:
+                ctx.progress(value, **options)
+            return "done"
+
+    async def seen(self, tool: str, **meta: Any) -> list[Any]:
+        """Return the params of the notifications of a call."""
+        return [one["params"] for one in await self.tool(tool, meta=meta)]
+
+    async def unlinted(self, tool: str) -> tuple[list[JSON], JSON]:
+        """Return what a call sends, now and later, and its response."""
+        seen: list[JSON] = []
+
+        async def send(message: JSON) -> None:
+            seen.append(message)
+
+        message = request(
+            "tools/call",
+            {"name": tool, "arguments": {}},
+            meta={"progressToken": 1, LOG_LEVEL: "debug"},
+        )
+        return seen, await self.server.handle(message, send)
+
+    @spec("progress-02", "progress-04", "progress-08")
+    async def test_the_token_comes_back_the_same_in_type_and_value(self) -> None:
+        self.steps(1)
+        for token in [0, "", "0", 1, -5, 2**70, "a\u2028b"]:
+            for tool in ("steps", "plain"):
+                with self.subTest("PRG-01", tool=tool, token=token):
+                    (params,) = await self.seen(tool, progressToken=token)
+                    self.assertTrue(same(params["progressToken"], token), params)
+
+    @spec("progress-08")
+    async def test_without_a_token_there_is_no_progress(self) -> None:
+        self.steps(1, 2, 3)
+        for tool in ("steps", "plain"):
+            with self.subTest("PRG-02", tool=tool):
+                self.assertEqual(await self.seen(tool), [])
+
+    @spec("progress-05", "progress-06")
+    async def test_only_values_that_rise_are_sent(self) -> None:
+        cases = [
+            ([1, 1, 0.5, 2, float("nan"), 3], [1, 2, 3]),
+            ([0, 0.0, -1, 0.25, 0.5, 0.5], [0, 0.25, 0.5]),
+            ([float("-inf"), -3, float("inf"), -2], [-3, -2]),
+            ([float("inf"), 7], [7]),
+            ([10**400, 10**400 + 1], [10**400, 10**400 + 1]),
+        ]
+        for values, wanted in cases:
+            self.setUp()
+            self.steps(*values)
+            for tool in ("steps", "plain"):
+                with self.subTest("PRG-03", tool=tool, values=values[:3]):
+                    found = await self.seen(tool, progressToken=1)
+                    self.assertEqual([one["progress"] for one in found], wanted)
+
+    @spec("progress-07")
+    async def test_total_and_message_are_there_when_given(self) -> None:
+        self.steps(1, total=4.5, message="one")
+        wanted = {"progressToken": 1, "progress": 1, "total": 4.5, "message": "one"}
+        self.assertEqual(await self.seen("steps", progressToken=1), [wanted])
+        self.setUp()
+        self.steps(1, total=float("nan"))
+        wanted = {"progressToken": 1, "progress": 1}
+        self.assertEqual(await self.seen("steps", progressToken=1), [wanted])
+
+    @spec("patterns-02")
+    async def test_every_kind_of_handler_can_report(self) -> None:
+        server = self.server
+
+        @server.prompt
+        async def p(ctx: Context) -> str:
+            await ctx.progress(1)
+            return "a"
+
+        @server.resource("a://b")
+        def r(ctx: Context) -> str:
+            ctx.progress(1)
+            return "a"
+
+        for method, params in (
+            ("prompts/get", {"name": "p"}),
+            ("resources/read", {"uri": "a://b"}),
+        ):
+            with self.subTest(method):
+                reply = await self.call(method, params, meta={"progressToken": "t"})
+                self.assertEqual(len(reply), 1)
+
+    @spec("progress-03", "progress-08")
+    async def test_calls_side_by_side_report_under_their_own_tokens(self) -> None:
+        both = asyncio.Barrier(2)
+
+        @self.server.tool
+        async def steps(ctx: Context, base: int) -> None:
+            for step in range(5):
+                await both.wait()
+                await ctx.progress(base + step)
+
+        replies = await asyncio.gather(
+            self.tool("steps", {"base": 10}, id=1, meta={"progressToken": "a"}),
+            self.tool("steps", {"base": 20}, id=2, meta={"progressToken": "b"}),
+        )
+        for reply, token, base in zip(replies, "ab", (10, 20)):
+            found = [(m["params"]["progressToken"], m["params"]["progress"]) for m in reply]
+            self.assertEqual(found, [(token, base + step) for step in range(5)])
+
+    @spec("progress-12")
+    async def test_nothing_comes_after_the_response(self) -> None:
+        # PRG-04: a thread that the tool left running
+        for before in (False, True):
+            answered, tried = threading.Event(), threading.Event()
+            raised: list[BaseException] = []
+
+            def late(ctx: Context) -> None:
+                answered.wait(5)
+                try:
+                    ctx.progress(9)
+                    ctx.log("error", "late")
+                except BaseException as error:
+                    raised.append(error)
+                tried.set()
+
+            def leaves(ctx: Context) -> str:
+                if before:
+                    ctx.progress(1)
+                threading.Thread(target=late, args=(ctx,), daemon=True).start()
+                return "done"
+
+            self.setUp()
+            self.server.tool(leaves)
+            with self.subTest("PRG-04", before=before):
+                seen, _ = await self.unlinted("leaves")
+                count = len(seen)
+                answered.set()
+                await until(tried.is_set)
+                await asyncio.sleep(0.02)
+                self.assertEqual((len(seen), raised), (count, []))
+
+    @spec("progress-12")
+    async def test_a_task_that_outlives_its_call_reports_nothing(self) -> None:
+        answered, tasks = asyncio.Event(), []
+
+        @self.server.tool
+        async def leaves(ctx: Context) -> None:
+            async def late() -> None:
+                await answered.wait()
+                await ctx.progress(9)
+
+            tasks.append(asyncio.create_task(late()))
+
+        seen, _ = await self.unlinted("leaves")
+        answered.set()
+        await tasks[0]
+        await asyncio.sleep(0.01)
+        self.assertEqual(seen, [])
+
+    @spec("progress-11", "progress-09")
+    async def test_a_flood_is_thinned_out_but_its_last_value_arrives(self) -> None:
+        self.steps(*range(10_000))
+        for tool in ("steps", "plain"):
+            with self.subTest(tool):
+                found = await self.seen(tool, progressToken=1)
+                values = [one["progress"] for one in found]
+                self.assertEqual(values[:3], [0, 1, 2])
+                self.assertEqual(values[-1], 9_999)
+                self.assertLess(len(values), 500)
+
+    async def test_what_the_rate_held_back_is_sent_while_the_call_runs(self) -> None:
+        arrived = asyncio.Event()
+
+        @self.server.tool
+        async def flood(ctx: Context) -> None:
+            for value in range(200):
+                await ctx.progress(value)
+            await asyncio.wait_for(arrived.wait(), 5)
+
+        async def send(message: JSON) -> None:
+            if message["params"]["progress"] == 199:
+                arrived.set()
+
+        params = {"name": "flood", "arguments": {}}
+        message = request("tools/call", params, meta={"progressToken": 1})
+        response = await lint(self.server.handle)(message, send)
+        self.assertNotIn("isError", response["result"])
+
+    @spec("progress-05")
+    async def test_threads_of_one_call_never_send_a_value_that_falls(self) -> None:
+        @self.server.tool
+        def many(ctx: Context) -> None:
+            def report(first: int) -> None:
+                for value in range(first, 4000, 8):
+                    ctx.progress(value)
+
+            threads = [threading.Thread(target=report, args=(n,)) for n in range(8)]
+            for one in threads:
+                one.start()
+            for one in threads:
+                one.join()
+
+        interval, burst = sys.getswitchinterval(), mcp_ref.PROGRESS_BURST
+        mcp_ref.PROGRESS_BURST = 10**6
+        sys.setswitchinterval(1e-6)
+        try:
+            seen, _ = await self.unlinted("many")
+        finally:
+            sys.setswitchinterval(interval)
+            mcp_ref.PROGRESS_BURST = burst
+        values = [message["params"]["progress"] for message in seen]
+        self.assertEqual(values, sorted(set(values)))
+        self.assertEqual(values[-1], 3999)
+
+    @spec("logging-03", "logging-04", "logging-05")
+    async def test_log_messages_stay_with_the_request_that_asked(self) -> None:
+        both = asyncio.Barrier(3)
+
+        @self.server.tool
+        async def logs(ctx: Context, name: str) -> None:
+            for level in mcp_ref.LOG_LEVELS:
+                await both.wait()
+                await ctx.log(level, {"name": name})
+
+        async def run(name: str, level: str | None) -> list[str]:
+            meta = {LOG_LEVEL: level} if level else {}
+            reply = await self.tool("logs", {"name": name}, id=name, meta=meta)
+            for message in reply:
+                self.assertEqual(message["params"]["data"], {"name": name})
+            return [message["params"]["level"] for message in reply]
+
+        found = await asyncio.gather(run("a", None), run("b", "error"), run("c", "debug"))
+        levels = list(mcp_ref.LOG_LEVELS)
+        self.assertEqual(found, [[], levels[levels.index("error") :], levels])
+
+    async def test_a_flood_of_log_messages_costs_bounded_memory(self) -> None:
+        loop, go, seen = asyncio.get_running_loop(), asyncio.Event(), []
+
+        async def slow(message: JSON) -> None:
+            await go.wait()
+            seen.append(message["params"]["data"])
+
+        @self.server.tool
+        def flood(ctx: Context) -> None:
+            for number in range(4000):
+                ctx.log("info", number)
+            loop.call_soon_threadsafe(go.set)
+
+        message = request(
+            "tools/call", {"name": "flood", "arguments": {}}, meta={LOG_LEVEL: "info"}
+        )
+        await self.server.handle(message, slow)
+        self.assertLess(len(seen), 1500)
+        self.assertEqual(seen[-1], 3_999)
+
+    async def test_a_send_that_fails_is_no_riddle_for_the_handler(self) -> None:
+        async def gone(message: JSON) -> None:
+            raise ConnectionResetError("the client is gone")
+
+        @self.server.tool
+        def plain(ctx: Context) -> str:
+            ctx.progress(1)
+            return "done"
+
+        message = request(
+            "tools/call", {"name": "plain", "arguments": {}}, meta={"progressToken": 1}
+        )
+        response = await self.server.handle(message, gone)
+        self.assertEqual(response["id"], 1)
+
+
+class Cancellation(Case):
+    """spec: basic/patterns/cancellation, in memory; the transports' part is theirs"""
+
+    def start(self, tool: str, **meta: Any) -> tuple[asyncio.Task[JSON], list[JSON]]:
+        seen: list[JSON] = []
+
+        async def send(message: JSON) -> None:
+            seen.append(message)
+
+        message = request("tools/call", {"name": tool, "arguments": {}}, meta=meta)
+        return asyncio.create_task(lint(self.server.handle)(message, send)), seen
+
+    async def cancel(self, task: asyncio.Task[JSON]) -> None:
+        task.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await task
+
+    @spec("cancellation-13")
+    async def test_cancelling_ends_the_handler_and_frees_what_it_holds(self) -> None:
+        started, freed = asyncio.Event(), asyncio.Event()
+
+        @self.server.tool
+        async def waits() -> None:
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                freed.set()
+
+        task, seen = self.start("waits")
+        await started.wait()
+        await self.cancel(task)
+        self.assertTrue(freed.is_set())
+        self.assertEqual(seen, [])
+
+    @spec("cancellation-13")
+    async def test_a_plain_handler_sees_that_it_was_cancelled(self) -> None:
+        started, ended = threading.Event(), threading.Event()
+
+        @self.server.tool
+        def waits(ctx: Context) -> None:
+            started.set()
+            for _ in range(5000):
+                if ctx.cancelled:
+                    ended.set()
+                    return
+                time.sleep(0.001)
+
+        task, _ = self.start("waits")
+        await until(started.is_set)
+        await self.cancel(task)
+        await until(ended.is_set)
+
+    @spec("cancellation-13", "progress-12")
+    async def test_nothing_is_sent_for_a_cancelled_request(self) -> None:
+        go, started, ended = threading.Event(), threading.Event(), threading.Event()
+
+        @self.server.tool
+        def goes_on(ctx: Context) -> None:
+            ctx.progress(1)
+            started.set()
+            go.wait(5)
+            ctx.progress(2)
+            ctx.log("error", "still here")
+            ended.set()
+
+        level = {LOG_LEVEL: "debug"}
+        task, seen = self.start("goes_on", progressToken=1, **level)
+        await until(lambda: started.is_set() and seen)
+        await self.cancel(task)
+        count = len(seen)
+        go.set()
+        await until(ended.is_set)
+        await asyncio.sleep(0.02)
+        self.assertEqual(len(seen), count)
+
+    async def test_a_handler_that_swallows_its_cancellation_ends_too(self) -> None:
+        started = asyncio.Event()
+
+        @self.server.tool
+        async def stubborn() -> str:
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass
+            return "never mind"
+
+        task, _ = self.start("stubborn")
+        await started.wait()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait_for(task, 5)
+
+    @spec("cancellation-07")
+    async def test_a_timeout_around_an_exchange_is_a_cancellation(self) -> None:
+        freed = asyncio.Event()
+
+        @self.server.tool
+        async def waits() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                freed.set()
+
+        with self.assertRaises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await self.tool("waits")
+        self.assertTrue(freed.is_set())
+
+    @spec("cancellation-16")
+    async def test_cancelling_at_any_moment_leaves_the_server_well(self) -> None:
+        @self.server.tool
+        async def steps(ctx: Context) -> None:
+            for value in range(5):
+                await ctx.progress(value)
+                await asyncio.sleep(0)
+
+        @self.server.tool
+        def plain(ctx: Context) -> None:
+            ctx.progress(1)
+
+        for tool in ("steps", "plain"):
+            for turns in range(14):
+                with self.subTest(tool, turns=turns):
+                    task, _ = self.start(tool, progressToken=1)
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    task.cancel()
+                    await asyncio.wait([task])
+                    if not task.cancelled():
+                        self.assertIn("result", task.result())
+        await self.tool("plain")
+        await until(lambda: len(asyncio.all_tasks()) == 1)
+
+    async def test_workers_that_are_left_behind_do_not_starve_the_rest(self) -> None:
+        go = threading.Event()
+        self.server = Server("small", workers=mcp_ref.Workers(3))
+        self.addCleanup(go.set)
+
+        @self.server.tool
+        def block() -> None:
+            go.wait(5)
+
+        @self.server.tool
+        async def fine() -> str:
+            return "fine"
+
+        tasks = [self.start("block")[0] for _ in range(3)]
+        await asyncio.sleep(0.01)
+        reply = await self.tool("block")
+        self.assertEqual(reply.error["code"], 503)
+        with self.subTest("CAN-04"):
+            self.assertEqual((await self.tool("fine")).text, "fine")
+            await self.call("server/discover")
+        go.set()
+        await asyncio.gather(*tasks)
+        self.assertNotIn("isError", (await self.tool("block")).result)
+
+
+class MultiRoundTrip(Case):
+    """spec: basic/patterns/mrtr"""
+
+    alice = mcp_ref.Principal("alice", "app")
+
+    def setUp(self) -> None:
+        self.now = 1_000_000.0
+        self.runs: list[str] = []
+        self.server = self.build()
+
+    def build(self, name: str = "test", **options: Any) -> Server:
+        """Build a server whose tools ask in each of the ways."""
+        options = {"keys": [b"k" * 32], "clock": lambda: self.now} | options
+        server = Server(name, "1.0", **options)
+
+        @server.tool
+        async def greet(ctx: Context, greeting: str = "Hello", times: int = 1) -> str:
+            self.runs.append("greet")
+            answer = await ctx.elicit("Who are you?", NAME_FORM, key="q")
+            if not answer.accepted:
+                return answer.action
+            return f"{greeting} {answer.content['name']}" * times
+
+        @server.tool
+        def greet_plain(ctx: Context, greeting: str = "Hello", times: int = 1) -> str:
+            self.runs.append("greet_plain")
+            answer = ctx.elicit("Who are you?", NAME_FORM, key="q")
+            if not answer.accepted:
+                return answer.action
+            return f"{greeting} {answer.content['name']}" * times
+
+        return server
+
+    async def ask(self, name: str = "greet", arguments: JSON = None, **more: Any) -> Reply:
+        """Call a tool that asks."""
+        more.setdefault("capabilities", ALL_CAPABILITIES)
+        reply = await self.tool(name, arguments, **more)
+        self.assertEqual(reply.result["resultType"], "input_required")
+        return reply
+
+    async def retry(
+        self,
+        reply: Reply,
+        responses: JSON,
+        name: str = "greet",
+        arguments: JSON = None,
+        **more: Any,
+    ) -> Reply:
+        """Call it again with the client's responses, under another id."""
+        more = {"id": 2, "capabilities": ALL_CAPABILITIES} | more
+        params = {"name": name, "arguments": arguments or {}}
+        return await self.answer("tools/call", params, reply, responses, **more)
+
+    def questions(self, reply: Reply) -> list[str]:
+        self.assertEqual(reply.result["resultType"], "input_required", reply.result)
+        return sorted(reply.result.get("inputRequests", {}))
+
+    # --- the basic workflow -----------------------------------------------------------
+
+    @spec("mrtr-01", "mrtr-04", "mrtr-06", "mrtr-07", "mrtr-09", "mrtr-10", "mrtr-17")
+    async def test_a_tool_asks_and_runs_again_with_the_answer(self) -> None:
+        for name in ("greet", "greet_plain"):
+            with self.subTest(name):
+                reply = await self.ask(name)
+                params = {"mode": "form", "message": "Who are you?"}
+                params["requestedSchema"] = NAME_FORM
+                wanted = {"q": {"method": "elicitation/create", "params": params}}
+                self.assertEqual(reply.result["inputRequests"], wanted)
+                done = await self.retry(reply, {"q": accept(name="Ann")}, name)
+                self.assertEqual(done.text, "Hello Ann")
+                self.assertEqual(self.runs.count(name), 2)
+
+    @spec("mrtr-04", "mrtr-05")
+    async def test_prompts_and_resources_ask_in_the_same_way(self) -> None:
+        server = self.server
+
+        @server.prompt
+        async def p(ctx: Context, greeting: str) -> str:
+            return f"{greeting} {(await ctx.elicit('Who?', NAME_FORM, key='q')).content}"
+
+        @server.prompt
+        def p_plain(ctx: Context, greeting: str) -> str:
+            return f"{greeting} {ctx.elicit('Who?', NAME_FORM, key='q').content}"
+
+        @server.resource("who://{greeting}")
+        async def r(ctx: Context, greeting: str) -> str:
+            return f"{greeting} {(await ctx.elicit('Who?', NAME_FORM, key='q')).content}"
+
+        @server.resource("plain://hi")
+        def r_plain(ctx: Context) -> str:
+            return f"hi {ctx.elicit('Who?', NAME_FORM, key='q').content}"
+
+        cases: list[tuple[str, JSON]] = [
+            ("prompts/get", {"name": "p", "arguments": {"greeting": "hi"}}),
+            ("prompts/get", {"name": "p_plain", "arguments": {"greeting": "hi"}}),
+            ("resources/read", {"uri": "who://hi"}),
+            ("resources/read", {"uri": "plain://hi"}),
+        ]
+        for method, params in cases:
+            with self.subTest(method, params=params):
+                capable = {"capabilities": {"elicitation": {}}}
+                reply = await self.call(method, params, **capable)
+                self.assertEqual(self.questions(reply), ["q"])
+                responses = {"q": accept(name="Ann")}
+                done = await self.answer(method, params, reply, responses, id=2, **capable)
+                self.assertIn("hi {'name': 'Ann'}", json.dumps(done.result))
+                # a state for one URI or argument is not one for another
+                other = {"uri": "who://you"} if "uri" in params else {"name": "p"}
+                moved = await self.answer(method, other, reply, responses, **capable)
+                self.assertEqual(moved.error["code"], -32602)
+
+    @spec("mrtr-05")
+    async def test_no_other_method_ever_asks(self) -> None:
+        async def asks(ctx: Context, value: str) -> list[str]:
+            await ctx.elicit("Who?", NAME_FORM)
+            return []
+
+        async def raises(ctx: Context, value: str) -> list[str]:
+            raise mcp_ref.InputRequired({"q": mcp_ref.list_roots()})
+
+        self.server.prompt(lambda a, b: "", name="p")
+        self.server.complete("p", "a")(asks)
+        self.server.complete("p", "b")(raises)
+        for argument in "ab":
+            with self.subTest("completion/complete", argument=argument):
+                params = {
+                    "ref": {"type": "ref/prompt", "name": "p"},
+                    "argument": {"name": argument, "value": ""},
+                }
+                reply = await self.call(
+                    "completion/complete", params, capabilities=ALL_CAPABILITIES
+                )
+                self.assertEqual(reply.error["code"], -32603)
+
+    @spec("mrtr-09")
+    async def test_each_kind_of_question_goes_out_and_its_answer_comes_in(self) -> None:
+        @self.server.tool
+        async def kinds(ctx: Context) -> Any:
+            found = await ctx.ask(
+                form=mcp_ref.elicitation("Who?", NAME_FORM),
+                page=mcp_ref.elicitation_url("Sign in", "https://a.example/login?x=1"),
+                model=mcp_ref.sampling("Say hi", 10),
+                places=mcp_ref.list_roots(),
+            )
+            return {key: found[key] for key in sorted(found)}
+
+        reply = await self.ask("kinds")
+        asked = reply.result["inputRequests"]
+        methods = {key: one["method"] for key, one in asked.items()}
+        wanted = {
+            "form": "elicitation/create",
+            "page": "elicitation/create",
+            "model": "sampling/createMessage",
+            "places": "roots/list",
+        }
+        self.assertEqual(methods, wanted)
+        for one in asked.values():
+            Wire.check("InputRequest", one)
+        model = {
+            "role": "assistant",
+            "content": {"type": "text", "text": "hi"},
+            "model": "m",
+        }
+        responses = {
+            "form": accept(name="Ann"),
+            "page": {"action": "accept"},
+            "model": model,
+            "places": {"roots": [{"uri": "file:///a", "name": "a"}]},
+        }
+        found = (await self.retry(reply, responses, "kinds")).result["structuredContent"]
+        self.assertEqual(found["form"]["content"], {"name": "Ann"})
+        self.assertEqual(found["page"], {"action": "accept"})
+        self.assertEqual(found["model"], model)
+        self.assertEqual(found["places"], [{"uri": "file:///a", "name": "a"}])
+
+    @spec("mrtr-08", "mrtr-21")
+    async def test_questions_one_after_the_other_take_a_round_each(self) -> None:
+        def lines(plain: bool) -> Any:
+            async def on_loop(ctx: Context) -> str:
+                names = [(await ctx.elicit(f"{n}?", NAME_FORM)).content for n in range(3)]
+                return json.dumps(names)
+
+            def in_thread(ctx: Context) -> str:
+                names = [ctx.elicit(f"{n}?", NAME_FORM).content for n in range(3)]
+                return json.dumps(names)
+
+            return in_thread if plain else on_loop
+
+        for plain in (False, True):
+            name = f"three-{plain}"
+            self.server.tool(lines(plain), name=name)
+            reply, keys = await self.ask(name), []
+            for number in range(3):
+                (key,) = self.questions(reply)
+                keys.append(key)
+                responses = {key: accept(name=f"n{number}")}
+                reply = await self.retry(reply, responses, name, id=f"r{number}")
+            with self.subTest(name):
+                self.assertEqual(len(set(keys)), 3)
+                wanted = [{"name": f"n{number}"} for number in range(3)]
+                self.assertEqual(json.loads(reply.text), wanted)
+
+    @spec("mrtr-32", "mrtr-21")
+    async def test_what_is_missing_is_asked_again_and_what_came_is_kept(self) -> None:
+        @self.server.tool
+        async def both(ctx: Context) -> str:
+            found = await ctx.ask(
+                a=mcp_ref.elicitation("A?", NAME_FORM),
+                b=mcp_ref.elicitation("B?", NAME_FORM),
+            )
+            return f"{found['a'].content['name']} {found['b'].content['name']}"
+
+        first = await self.ask("both")
+        self.assertEqual(self.questions(first), ["a", "b"])
+        second = await self.retry(first, {"b": accept(name="Bob")}, "both")
+        self.assertEqual(self.questions(second), ["a"])
+        third = await self.retry(second, {}, "both")
+        self.assertEqual(self.questions(third), ["a"])
+        done = await self.retry(third, {"a": accept(name="Ann")}, "both")
+        self.assertEqual(done.text, "Ann Bob")
+
+    @spec("mrtr-31", "mrtr-32")
+    async def test_missing_and_extra_responses(self) -> None:
+        reply = await self.ask()
+        good = accept(name="Ann")
+        for responses in ({}, {"other": good}, {"Q": good}, {"q ": good}):
+            with self.subTest("MRT-06, asked again", responses=responses):
+                again = await self.retry(reply, responses)
+                self.assertEqual(self.questions(again), ["q"])
+        with self.subTest("MRT-06, extra"):
+            extra = {"q": good, "extra": {"action": "nonsense"}, "": {}}
+            done = await self.retry(reply, extra)
+            self.assertEqual(done.text, "Hello Ann")
+        with self.subTest("a retry without inputResponses"):
+            params = {"name": "greet", "arguments": {}}
+            params["requestState"] = reply.result["requestState"]
+            again = await self.call("tools/call", params, capabilities=ALL_CAPABILITIES)
+            self.assertEqual(self.questions(again), ["q"])
+
+    @spec("mrtr-29", "mrtr-30")
+    async def test_malformed_responses_are_invalid_params(self) -> None:
+        reply = await self.ask()
+        for responses in ([], "x", 5, True, None, {"q": None}, {"q": []}, {"q": "yes"}):
+            with self.subTest("MRT-06", responses=responses):
+                failed = await self.retry(reply, responses)
+                self.assertEqual(failed.error["code"], -32602)
+        for responses in ({"q": {}}, {"q": {"action": "reject"}}, {"q": {"action": 1}}):
+            with self.subTest("MRT-05", responses=responses):
+                failed = await self.retry(reply, responses)
+                self.assertEqual(failed.error["code"], -32602)
+
+    async def test_responses_on_the_first_request_do_no_harm(self) -> None:
+        for responses in ({"q": accept(name="Ann")}, {}, {"zzz": {}}):
+            with self.subTest("MRT-06", responses=responses):
+                params = {"name": "greet", "arguments": {}, "inputResponses": responses}
+                reply = await self.call(
+                    "tools/call", params, capabilities=ALL_CAPABILITIES
+                )
+                self.assertIn("result", reply.response)
+
+    @spec("elicitation-24")
+    async def test_decline_and_cancel_reach_the_handler_unchecked(self) -> None:
+        reply = await self.ask()
+        for action in ("decline", "cancel"):
+            for more in ({}, {"content": {"n": 1}}, {"content": None}):
+                with self.subTest("MRT-05", action=action, more=more):
+                    done = await self.retry(reply, {"q": {"action": action, **more}})
+                    self.assertEqual(done.text, action)
+
+    @spec("elicitation-46", "mrtr-29")
+    async def test_an_answer_that_does_not_fit_is_asked_for_again(self) -> None:
+        reply = await self.ask()
+        bad: list[JSON] = [
+            {"action": "accept"},
+            {"action": "accept", "content": None},
+            {"action": "accept", "content": []},
+            accept(),
+            accept(name=5),
+            accept(name="A"),
+        ]
+        for response in bad:
+            with self.subTest("MRT-05", response=response):
+                again = await self.retry(reply, {"q": response})
+                self.assertEqual(self.questions(again), ["q"])
+                params = again.result["inputRequests"]["q"]["params"]
+                self.assertTrue(params["message"].startswith("Who are you?"))
+                self.assertGreater(len(params["message"]), len("Who are you?"))
+                done = await self.retry(again, {"q": accept(name="Ann")})
+                self.assertEqual(done.text, "Hello Ann")
+
+    @spec("mrtr-02")
+    async def test_a_retry_needs_its_metadata_like_any_request(self) -> None:
+        reply = await self.ask()
+        params = {
+            "name": "greet",
+            "arguments": {},
+            "requestState": reply.result["requestState"],
+            "inputResponses": {"q": accept(name="Ann")},
+        }
+        failed = await exchange(self.server, bare("tools/call", params))
+        self.assertEqual(failed.error["code"], -32602)
+
+    async def test_a_handlers_except_clause_does_not_catch_the_question(self) -> None:
+        @self.server.tool
+        async def careful(ctx: Context) -> str:
+            try:
+                return (await ctx.elicit("Who?", NAME_FORM, key="q")).action
+            except Exception:
+                return "caught"
+            finally:
+                self.runs.append("finally")
+
+        reply = await self.ask("careful")
+        self.assertEqual(self.runs, ["finally"])
+        done = await self.retry(reply, {"q": accept(name="Ann")}, "careful")
+        self.assertEqual(done.text, "accept")
+
+    @spec("mrtr-20")
+    async def test_nothing_waits_for_a_client_that_never_comes_back(self) -> None:
+        for _ in range(50):
+            await self.ask()
+            await self.ask("greet_plain")
+        self.assertEqual(len(asyncio.all_tasks()), 1)
+
+    @spec("mrtr-28", "base-31")
+    async def test_calls_side_by_side_do_not_share_answers(self) -> None:
+        first = await self.ask(arguments={"greeting": "Hi"})
+        second = await self.ask(arguments={"greeting": "Yo"})
+        done = await self.retry(
+            second, {"q": accept(name="Bob")}, arguments={"greeting": "Yo"}
+        )
+        self.assertEqual(done.text, "Yo Bob")
+        again = await self.ask(arguments={"greeting": "Hi"})
+        self.assertEqual(self.questions(again), ["q"])
+        done = await self.retry(
+            first, {"q": accept(name="Ann")}, arguments={"greeting": "Hi"}
+        )
+        self.assertEqual(done.text, "Hi Ann")
+
+    async def test_notifications_come_before_the_question(self) -> None:
+        @self.server.tool
+        async def tells(ctx: Context) -> str:
+            await ctx.progress(1)
+            await ctx.log("info", "asking")
+            return (await ctx.elicit("Who?", NAME_FORM)).action
+
+        meta = {"progressToken": 1, LOG_LEVEL: "info"}
+        self.assertEqual(len(await self.ask("tells", meta=meta)), 2)
+
+    # --- several at once --------------------------------------------------------------
+
+    @spec("mrtr-08")
+    async def test_tasks_that_ask_side_by_side_are_united_in_one_round(self) -> None:
+        @self.server.tool
+        async def group(ctx: Context) -> str:
+            async with asyncio.TaskGroup() as tasks:
+                found = [
+                    tasks.create_task(self.one(ctx, message)) for message in ("A?", "B?")
+                ]
+            return " ".join(task.result() for task in found)
+
+        reply = await self.ask("group")
+        asked = reply.result["inputRequests"]
+        messages = {key: one["params"]["message"] for key, one in asked.items()}
+        self.assertEqual(sorted(messages.values()), ["A?", "B?"])
+        responses = {key: accept(name=f"for {m}") for key, m in messages.items()}
+        done = await self.retry(reply, responses, "group")
+        self.assertEqual(done.text, "for A? for B?")
+
+    async def one(self, ctx: Context, message: str) -> str:
+        return str((await ctx.elicit(message, NAME_FORM)).content["name"])
+
+    async def test_nested_task_groups_are_united_too(self) -> None:
+        @self.server.tool
+        async def nested(ctx: Context) -> str:
+            async def inner() -> None:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self.one(ctx, "B?"))
+                    tasks.create_task(self.one(ctx, "C?"))
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.one(ctx, "A?"))
+                tasks.create_task(inner())
+            return "done"
+
+        reply, rounds = await self.ask("nested"), 1
+        while reply.result["resultType"] == "input_required":
+            responses = {key: accept(name="Ann") for key in self.questions(reply)}
+            reply, rounds = await self.retry(reply, responses, "nested"), rounds + 1
+            self.assertLess(rounds, 5)
+        self.assertEqual(reply.text, "done")
+
+    async def test_a_task_group_that_asks_and_fails_is_an_error(self) -> None:
+        @self.server.tool
+        async def mixed(ctx: Context) -> str:
+            async def fails() -> None:
+                raise ValueError("broken")
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.one(ctx, "A?"))
+                tasks.create_task(fails())
+            return "done"
+
+        response = (await self.tool("mixed", capabilities=ALL_CAPABILITIES)).response
+        self.assertTrue("error" in response or response["result"].get("isError"))
+
+    async def test_gathered_questions_are_answered_in_the_end(self) -> None:
+        @self.server.tool
+        async def gathers(ctx: Context) -> str:
+            found = await asyncio.gather(*(self.one(ctx, f"{n}?") for n in range(3)))
+            return " ".join(found)
+
+        reply, rounds = await self.ask("gathers"), 1
+        while reply.result["resultType"] == "input_required":
+            responses = {key: accept(name=key[-1] * 2) for key in self.questions(reply)}
+            reply, rounds = await self.retry(reply, responses, "gathers"), rounds + 1
+            self.assertLess(rounds, 6)
+        self.assertEqual(reply.text, "11 22 33")
+
+    # --- once, and raw state ----------------------------------------------------------
+
+    async def test_once_runs_a_side_effect_once(self) -> None:
+        effects: list[str] = []
+
+        def effect(kind: str) -> Any:
+            effects.append(kind)
+            return {"n": len(effects), "when": datetime.date(2026, 7, 28)}
+
+        async def later(kind: str) -> Any:
+            await asyncio.sleep(0)
+            return effect(kind)
+
+        @self.server.tool
+        async def on_loop(ctx: Context) -> Any:
+            a = await ctx.once("a", lambda: effect("a"))
+            b = await ctx.once("b", lambda: later("b"))
+            answers = [(await ctx.elicit(f"{n}?", NAME_FORM)).action for n in range(2)]
+            c = await ctx.once("none", lambda: effects.append("c"))
+            return {"found": [a, b, c], "answers": answers}
+
+        @self.server.tool
+        def in_thread(ctx: Context) -> Any:
+            a = ctx.once("a", lambda: effect("a"))
+            b = ctx.once("b", lambda: effect("b"))
+            answers = [ctx.elicit(f"{n}?", NAME_FORM).action for n in range(2)]
+            c = ctx.once("none", lambda: effects.append("c"))
+            return {"found": [a, b, c], "answers": answers}
+
+        for name in ("on_loop", "in_thread"):
+            with self.subTest(name):
+                effects.clear()
+                reply = await self.ask(name)
+                for _ in range(2):
+                    (key,) = self.questions(reply)
+                    reply = await self.retry(reply, {key: {"action": "decline"}}, name)
+                self.assertEqual(effects, ["a", "b", "c"])
+                found = reply.result["structuredContent"]["found"]
+                wanted = [{"n": n, "when": "2026-07-28"} for n in (1, 2)]
+                self.assertEqual(found, [*wanted, None])
+
+    @spec("mrtr-23", "mrtr-17")
+    async def test_a_state_alone_can_be_handed_round(self) -> None:
+        states: list[JSON] = [0, "", False, [], {}, 1, "a", {"deep": [None, "\ud83d"]}]
+        for state in states:
+            for plain in (False, True):
+
+                def body(ctx: Context) -> str:
+                    if ctx.state is None:
+                        raise mcp_ref.InputRequired(state=state)
+                    return json.dumps(ctx.state)
+
+                async def on_loop(ctx: Context) -> str:
+                    return body(ctx)
+
+                self.server = self.build()
+                self.server.tool(body if plain else on_loop, name="raw")
+                with self.subTest(state=state, plain=plain):
+                    reply = await self.tool("raw", capabilities={})
+                    self.assertNotIn("inputRequests", reply.result)
+                    params = {"name": "raw", "arguments": {}}
+                    params["requestState"] = reply.result["requestState"]
+                    done = await self.call("tools/call", params, id=2)
+                    self.assertEqual(json.loads(done.text), state)
+
+    async def test_raw_requests_and_their_responses(self) -> None:
+        @self.server.tool
+        async def raw(ctx: Context) -> Any:
+            if not ctx.input_responses:
+                question = mcp_ref.elicitation("Who?", NAME_FORM)
+                raise mcp_ref.InputRequired({"mine": question}, state={"round": 1})
+            return {"state": ctx.state, "responses": ctx.input_responses}
+
+        reply = await self.ask("raw")
+        self.assertEqual(self.questions(reply), ["mine"])
+        given = {"mine": accept(name="Ann"), "extra": {}}
+        done = await self.retry(reply, given, "raw")
+        wanted = {"state": {"round": 1}, "responses": {"mine": accept(name="Ann")}}
+        self.assertEqual(done.result["structuredContent"], wanted)
+
+    @spec("mrtr-17")
+    def test_asking_for_nothing_is_refused(self) -> None:
+        for arguments in ({}, {"requests": {}}, {"requests": None, "state": None}):
+            with self.subTest(arguments), self.assertRaises(ValueError):
+                mcp_ref.InputRequired(**arguments)
+
+    # --- capabilities -----------------------------------------------------------------
+
+    @spec("mrtr-18", "mrtr-19", "base-55", "base-56", "elicitation-06", "sampling-05")
+    async def test_nothing_is_asked_that_the_client_did_not_declare(self) -> None:
+        form = mcp_ref.elicitation("Who?", NAME_FORM)
+        page = mcp_ref.elicitation_url("Sign in", "https://a.example/")
+        tools = {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}
+        plain, with_tools = mcp_ref.sampling("Hi"), mcp_ref.sampling("Hi", options=tools)
+        context = mcp_ref.sampling("Hi", options={"includeContext": "thisServer"})
+        roots = mcp_ref.list_roots()
+        needs_form, needs_url = {"elicitation": {"form": {}}}, {"elicitation": {"url": {}}}
+        cases: list[tuple[str, Any, JSON, JSON]] = [
+            ("form, none", form, {}, needs_form),
+            ("form, only url", form, needs_url, needs_form),
+            ("form, sampling", form, {"sampling": {}, "roots": {}}, needs_form),
+            ("form, empty means form", form, {"elicitation": {}}, None),
+            ("form, form", form, needs_form, None),
+            ("form, null", form, {"elicitation": None}, needs_form),
+            ("form, true", form, {"elicitation": True}, needs_form),
+            ("url, none", page, {}, needs_url),
+            ("url, empty means form", page, {"elicitation": {}}, needs_url),
+            ("url, only form", page, needs_form, needs_url),
+            ("url, url", page, needs_url, None),
+            ("sampling, none", plain, {}, {"sampling": {}}),
+            ("sampling, plain", plain, {"sampling": {}}, None),
+            ("tools, plain", with_tools, {"sampling": {}}, {"sampling": {"tools": {}}}),
+            ("tools, tools", with_tools, {"sampling": {"tools": {}}}, None),
+            ("context", context, {"sampling": {}}, {"sampling": {"context": {}}}),
+            ("roots, none", roots, needs_form, {"roots": {}}),
+            ("roots, roots", roots, {"roots": {}}, None),
+        ]
+        for name, question, capabilities, required in cases:
+            self.server = self.build()
+
+            async def asks(ctx: Context) -> str:
+                await ctx.ask(q=question)
+                return "done"
+
+            def raises(ctx: Context) -> str:
+                raise mcp_ref.InputRequired({"q": question}, state=1)
+
+            for function in (asks, raises):
+                self.server.tool(function)
+                with self.subTest("MRT-04, MRT-07", name=name, by=function.__name__):
+                    reply = await self.tool(function.__name__, capabilities=capabilities)
+                    if required is None:
+                        self.assertEqual(self.questions(reply), ["q"])
+                        continue
+                    self.assertEqual(reply.error["code"], -32021)
+                    data = {"requiredCapabilities": required}
+                    self.assertEqual(reply.error["data"], data)
+                    self.assertNotIn("Who?", json.dumps(reply.response))
+                    Wire.check("MissingRequiredClientCapabilityError", reply.response)
+
+    @spec("base-56")
+    async def test_all_capabilities_that_are_missing_are_listed(self) -> None:
+        @self.server.tool
+        async def much(ctx: Context) -> str:
+            await ctx.ask(
+                a=mcp_ref.elicitation("Who?", NAME_FORM),
+                b=mcp_ref.elicitation_url("Sign in", "https://a.example/"),
+                c=mcp_ref.list_roots(),
+                d=mcp_ref.sampling("Hi"),
+            )
+            return ""
+
+        reply = await self.tool("much", capabilities={"sampling": {}})
+        wanted = {"elicitation": {"form": {}, "url": {}}, "roots": {}}
+        self.assertEqual(reply.error["data"]["requiredCapabilities"], wanted)
+
+    @spec("base-27", "base-55")
+    async def test_a_retry_declares_its_capabilities_anew(self) -> None:
+        reply = await self.ask()
+        again = await self.retry(reply, {}, capabilities={})
+        self.assertEqual(again.error["code"], -32021)
+
+    # --- the sealed state -------------------------------------------------------------
+
+    async def rejected(self, state: JSON, **more: Any) -> JSON:
+        params = {
+            "name": more.pop("name", "greet"),
+            "arguments": more.pop("arguments", {}),
+            "requestState": state,
+            "inputResponses": {"q": accept(name="Ann")},
+        }
+        method = more.pop("method", "tools/call")
+        more.setdefault("capabilities", ALL_CAPABILITIES)
+        before = len(self.runs)
+        reply = await self.call(method, params, **more)
+        self.assertEqual(reply.error["code"], -32602, reply.response)
+        self.assertEqual(len(self.runs), before, "the handler ran")
+        return reply.error
+
+    @spec("mrtr-11", "mrtr-12", "mrtr-13", "mrtr-33")
+    async def test_a_state_with_any_character_changed_is_rejected(self) -> None:
+        state = (await self.ask()).result["requestState"]
+        errors = set()
+        for position in range(len(state)):
+            for other in "A_.= \u00e9":
+                if state[position] != other:
+                    changed = state[:position] + other + state[position + 1 :]
+                    errors.add(json.dumps(await self.rejected(changed)))
+        for position in range(len(state)):
+            errors.add(json.dumps(await self.rejected(state[:position])))
+            shorter = state[:position] + state[position + 1 :]
+            errors.add(json.dumps(await self.rejected(shorter)))
+        self.assertEqual(len(errors), 1, "the error tells what was wrong")
+
+    @spec("mrtr-11", "mrtr-12", "mrtr-13")
+    async def test_states_that_we_never_made_are_rejected(self) -> None:
+        state = (await self.ask()).result["requestState"]
+        body, mac = state.split(".")
+        other, other_mac = mcp_ref.seal({"s": {}}, [b"k" * 32]).split(".")
+        payload = json.loads(base64.urlsafe_b64decode(body))
+        payload["s"]["answers"] = {}
+        forged = base64.urlsafe_b64encode(json.dumps(payload).encode()).decode()
+        cursor = mcp_ref.seal(["tools", 1], [b"k" * 32])
+        cases: dict[str, JSON] = {
+            "appended": state + "A",
+            "a newline": state + "\n",
+            "padding": state + "=",
+            "in front": " " + state,
+            "twice": f"{state}.{state}",
+            "empty": "",
+            "a dot": ".",
+            "no mac": body + ".",
+            "no body": "." + mac,
+            "mac of another": f"{body}.{other_mac}",
+            "body of another": f"{other}.{mac}",
+            "forged body": f"{forged}.{mac}",
+            "sealed, but no state": f"{other}.{other_mac}",
+            "a cursor": cursor,
+            "another key": mcp_ref.seal(payload, [b"x" * 32]),
+            "the empty key": mcp_ref.seal(payload, [b""]),
+            "null": None,
+            "a number": 5,
+            "a list": [state],
+            "an object": {"state": state},
+            "true": True,
+            "a lone surrogate": "\ud83d" + state,
+            "huge": "A" * 1_000_000,
+        }
+        for name, value in cases.items():
+            with self.subTest(name):
+                await self.rejected(value)
+
+    async def test_a_state_is_no_cursor(self) -> None:
+        state = (await self.ask()).result["requestState"]
+        reply = await self.call("tools/list", {"cursor": state})
+        self.assertEqual(reply.error["code"], -32602)
+
+    @spec("mrtr-15")
+    async def test_a_state_belongs_to_its_request(self) -> None:
+        self.server.prompt(lambda ctx: "", name="greet")
+        arguments = {"greeting": "Hi", "times": 2}
+        state = (await self.ask(arguments=arguments)).result["requestState"]
+        cases: dict[str, JSON] = {
+            "another value": {"arguments": {"greeting": "Ho", "times": 2}},
+            "another type": {"arguments": {"greeting": "Hi", "times": 3}},
+            "one less": {"arguments": {"greeting": "Hi"}},
+            "none": {"arguments": {}},
+            "another tool": {"name": "greet_plain", "arguments": arguments},
+            "an unknown tool": {"name": "ghost", "arguments": arguments},
+            "another method": {"method": "prompts/get", "arguments": {}},
+        }
+        for name, more in cases.items():
+            with self.subTest(name):
+                await self.rejected(state, **more)
+        with self.subTest("the order of arguments does not count"):
+            params = {
+                "name": "greet",
+                "arguments": {"times": 2, "greeting": "Hi"},
+                "requestState": state,
+                "inputResponses": {"q": accept(name="Ann")},
+            }
+            done = await self.call("tools/call", params, capabilities=ALL_CAPABILITIES)
+            self.assertEqual(done.text, "Hi AnnHi Ann")
+
+    @spec("mrtr-15")
+    async def test_a_state_belongs_to_its_principal(self) -> None:
+        reply = await self.ask(principal=self.alice)
+        state = reply.result["requestState"]
+        others = {
+            "nobody": None,
+            "another user": mcp_ref.Principal("bob", "app"),
+            "another client": mcp_ref.Principal("alice", "other"),
+            "no client": mcp_ref.Principal("alice"),
+            "empty": mcp_ref.Principal(""),
+        }
+        for name, principal in others.items():
+            with self.subTest(name):
+                await self.rejected(state, principal=principal)
+        done = await self.retry(
+            reply, {"q": accept(name="Ann")}, principal=mcp_ref.Principal("alice", "app")
+        )
+        self.assertEqual(done.text, "Hello Ann")
+        state = (await self.ask()).result["requestState"]
+        await self.rejected(state, principal=self.alice)
+
+    @spec("mrtr-15")
+    async def test_a_state_expires(self) -> None:
+        reply = await self.ask()
+        self.now += 599
+        done = await self.retry(reply, {"q": accept(name="Ann")})
+        self.assertEqual(done.text, "Hello Ann")
+        for seconds in (1, 1, 1e9):
+            self.now += seconds
+            with self.subTest(now=self.now):
+                await self.rejected(reply.result["requestState"])
+
+    async def test_how_long_is_the_servers_choice(self) -> None:
+        self.server = self.build(state_seconds=5)
+        state = (await self.ask()).result["requestState"]
+        self.now += 6
+        await self.rejected(state)
+
+    @spec("base-29", "base-31")
+    async def test_any_process_with_the_key_can_serve_the_retry(self) -> None:
+        reply = await self.ask()
+        self.server = self.build()
+        done = await self.retry(reply, {"q": accept(name="Ann")})
+        self.assertEqual(done.text, "Hello Ann")
+
+    @spec("mrtr-12")
+    async def test_keys_rotate(self) -> None:
+        old, new = b"o" * 32, b"n" * 32
+        self.server = self.build(keys=[old])
+        by_old = await self.ask()
+        self.server = self.build(keys=[new, old])
+        by_new = await self.ask()
+        for reply in (by_old, by_new):
+            done = await self.retry(reply, {"q": accept(name="Ann")})
+            self.assertEqual(done.text, "Hello Ann")
+        self.server = self.build(keys=[new])
+        await self.rejected(by_old.result["requestState"])
+        done = await self.retry(by_new, {"q": accept(name="Ann")})
+        self.assertEqual(done.text, "Hello Ann")
+
+    @spec("mrtr-12", "mrtr-13")
+    async def test_a_state_of_another_server_is_rejected(self) -> None:
+        state = (await self.ask()).result["requestState"]
+        self.server = self.build("other")
+        with self.subTest("another name, the same key"):
+            await self.rejected(state)
+        self.server = self.build(keys=())
+        with self.subTest("a key made up at start"):
+            await self.rejected(state)
+            own = (await self.ask()).result["requestState"]
+        self.server = self.build(keys=())
+        await self.rejected(own)
+
+    async def test_an_answer_is_never_taken_for_another_questions(self) -> None:
+        text = ["Delete all?"]
+
+        @self.server.tool
+        async def changing(ctx: Context) -> str:
+            return (await ctx.elicit(text[0], NAME_FORM, key="q")).action
+
+        reply = await self.ask("changing")
+        text[0] = "Delete one?"
+        again = await self.retry(reply, {"q": accept(name="Ann")}, "changing")
+        self.assertEqual(self.questions(again), ["q"])
+        message = again.result["inputRequests"]["q"]["params"]["message"]
+        self.assertEqual(message, "Delete one?")
+
+
+class Stream:
+    """An open listen request of a test."""
+
+    def __init__(self, server: Server, notifications: JSON, id: Any, **more: Any) -> None:
+        self.messages: asyncio.Queue[JSON] = asyncio.Queue()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        params = {"notifications": notifications}
+        message = request("subscriptions/listen", params, id=id, **more)
+        self.id = message.id
+        self.task = asyncio.create_task(lint(server.handle)(message, self.send))
+
+    async def send(self, message: JSON) -> None:
+        await self.gate.wait()
+        self.messages.put_nowait(json.loads(mcp_ref.encode(message)))
+
+    async def next(self) -> JSON:
+        """Return the next message's method and params, without its _meta."""
+        message = await asyncio.wait_for(self.messages.get(), 5)
+        found = message["params"]["_meta"][SUBSCRIPTION_ID]
+        assert same(found, self.id), message
+        params = {k: v for k, v in message["params"].items() if k != "_meta"}
+        return message["method"].removeprefix("notifications/"), params
+
+    async def open(self) -> JSON:
+        """Wait for the acknowledgement, return what is honoured."""
+        method, params = await self.next()
+        assert method == "subscriptions/acknowledged", method
+        return params["notifications"]
+
+    async def close(self) -> None:
+        """Cancel it, as a client does."""
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+    async def silent(self) -> bool:
+        """Tell whether nothing more comes."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return self.messages.empty()
+
+
+TOLD_TOOLS = ("tools/list_changed", {})
+TOLD_PROMPTS = ("prompts/list_changed", {})
+TOLD_RESOURCES = ("resources/list_changed", {})
+EVERYTHING = {
+    "toolsListChanged": True,
+    "promptsListChanged": True,
+    "resourcesListChanged": True,
+    "resourceSubscriptions": ["note://a"],
+}
+
+
+def told(uri: str) -> Any:
+    """Return what a stream hears of an updated resource."""
+    return "resources/updated", {"uri": uri}
+
+
+class Subscriptions(Case):
+    """spec: basic/patterns/subscriptions"""
+
+    def setUp(self) -> None:
+        self.server = full_server()
+        self.streams: list[Stream] = []
+
+    async def asyncTearDown(self) -> None:
+        for stream in self.streams:
+            await stream.close()
+        self.assertEqual(len(self.server.subscriptions), 0)
+
+    def listen(self, notifications: JSON = EVERYTHING, id: Any = 1, **more: Any) -> Stream:
+        self.streams.append(Stream(self.server, notifications, id, **more))
+        return self.streams[-1]
+
+    @spec("subscriptions-02", "base-60")
+    async def test_the_acknowledgement_comes_first_whatever_happens(self) -> None:
+        stream = self.listen()
+        stream.gate.clear()
+        self.server.resource_updated("note://a")  # before it is open: not for us
+        await asyncio.sleep(0)
+        for _ in range(3):
+            self.server.resource_updated("note://a")
+            self.server.tool(lambda: "", name=f"t{time.monotonic_ns()}")
+            await asyncio.sleep(0)
+        stream.gate.set()
+        self.assertEqual(await stream.open(), EVERYTHING)
+        self.assertEqual(await stream.next(), told("note://a"))
+        self.assertEqual(await stream.next(), TOLD_TOOLS)
+        self.assertTrue(await stream.silent())
+
+    @spec("base-60", "subscriptions-06")
+    async def test_the_subscription_id_is_the_requests_id_in_type_and_value(self) -> None:
+        streams = [self.listen(id=id) for id in ODD_IDS]
+        for stream in streams:
+            await stream.open()
+        self.server.resource_updated("note://a")
+        for stream in streams:
+            with self.subTest("SUB-05", id=stream.id):
+                self.assertEqual(await stream.next(), told("note://a"))
+        self.server.subscriptions.end()
+        for stream in streams:
+            response = await stream.task
+            found = response["result"]["_meta"][SUBSCRIPTION_ID]
+            self.assertTrue(same(found, stream.id), response)
+            Wire.check("SubscriptionsListenResultResponse", response)
+
+    @spec("subscriptions-01", "subscriptions-04")
+    async def test_exactly_what_is_honoured_is_acknowledged(self) -> None:
+        cases: list[tuple[JSON, JSON]] = [
+            ({}, {}),
+            ({"toolsListChanged": True}, {"toolsListChanged": True}),
+            ({"toolsListChanged": False}, {}),
+            ({"toolsListChanged": False, "promptsListChanged": True},
+             {"promptsListChanged": True}),
+            ({"zzz": True, "resourcesListChanged": True}, {"resourcesListChanged": True}),
+            ({"resourceSubscriptions": []}, {"resourceSubscriptions": []}),
+            ({"resourceSubscriptions": ["note://a", "note://a"]},
+             {"resourceSubscriptions": ["note://a"]}),
+            ({"resourceSubscriptions": ["nope://x", "page://b", "note://a"]},
+             {"resourceSubscriptions": ["page://b", "note://a"]}),
+            (EVERYTHING, EVERYTHING),
+        ]
+        for wanted, honoured in cases:
+            with self.subTest("SUB-02", wanted=wanted):
+                stream = self.listen(wanted)
+                self.assertEqual(await stream.open(), honoured)
+                await stream.close()
+
+    async def test_a_server_honours_only_what_it_has(self) -> None:
+        self.server = Server("tools only")
+        self.server.tool(lambda: "", name="t")
+        stream = self.listen()
+        self.assertEqual(await stream.open(), {"toolsListChanged": True})
+        self.server.prompt(lambda: "", name="p")
+        self.assertTrue(await stream.silent())
+
+    async def test_malformed_filters_are_invalid_params(self) -> None:
+        cases: list[JSON] = [
+            {},
+            {"notifications": None},
+            {"notifications": []},
+            {"notifications": True},
+            {"notifications": {"toolsListChanged": 1}},
+            {"notifications": {"toolsListChanged": "yes"}},
+            {"notifications": {"toolsListChanged": None}},
+            {"notifications": {"resourceSubscriptions": "note://a"}},
+            {"notifications": {"resourceSubscriptions": True}},
+            {"notifications": {"resourceSubscriptions": ["note://a", 5]}},
+            {"notifications": {"resourceSubscriptions": {"note://a": True}}},
+        ]
+        for params in cases:
+            with self.subTest("SUB-02", params=params):
+                reply = await self.call("subscriptions/listen", params)
+                self.assertEqual(reply.error["code"], -32602)
+                self.assertEqual(list(reply), [])
+
+    @spec("subscriptions-01")
+    async def test_updates_go_to_exactly_the_uris_that_were_asked_for(self) -> None:
+        one = self.listen({"resourceSubscriptions": ["note://a"]}, id="a")
+        two = self.listen({"resourceSubscriptions": ["page://x", "page://y"]}, id="xy")
+        lists = self.listen({"resourcesListChanged": True}, id="lists")
+        for stream in (one, two, lists):
+            await stream.open()
+        for uri in ("note://b", "note://A", "note://a/", "note://a?", "NOTE://a", "",
+                    "note://", "note:///a", "note://%61", "page://{name}", "page://z"):
+            self.server.resource_updated(uri)
+        for stream in (one, two, lists):
+            self.assertTrue(await stream.silent())
+        self.server.resource_updated("note://a")
+        self.server.resource_updated("page://y")
+        self.assertEqual(await one.next(), told("note://a"))
+        self.assertEqual(await two.next(), told("page://y"))
+        for stream in (one, two, lists):
+            self.assertTrue(await stream.silent())
+
+    @spec("subscriptions-01", "tools-11", "resources-08", "prompts-07")
+    async def test_adding_and_removing_is_told_to_those_who_asked(self) -> None:
+        server = self.server
+        names = ("toolsListChanged", "promptsListChanged", "resourcesListChanged")
+        streams = {name: self.listen({name: True}, id=name) for name in names}
+        streams["none"] = self.listen({}, id="none")
+        for stream in streams.values():
+            await stream.open()
+        changes: list[tuple[str, Any, Callable[[], Any]]] = [
+            (names[0], TOLD_TOOLS, lambda: server.tool(lambda: "", name="new")),
+            (names[0], TOLD_TOOLS, lambda: server.remove_tool("new")),
+            (names[1], TOLD_PROMPTS, lambda: server.prompt(lambda: "", name="new")),
+            (names[1], TOLD_PROMPTS, lambda: server.remove_prompt("new")),
+            (names[2], TOLD_RESOURCES, lambda: server.resource("n://n")(lambda: "")),
+            (names[2], TOLD_RESOURCES, lambda: server.remove_resource("n://n")),
+            (names[2], TOLD_RESOURCES, lambda: server.resource("n://{x}")(lambda x: x)),
+            (names[2], TOLD_RESOURCES, lambda: server.remove_resource("n://{x}")),
+        ]
+        for in_thread in (False, True):
+            for name, wanted, change in changes:
+                with self.subTest(name, in_thread=in_thread):
+                    if in_thread:
+                        await asyncio.to_thread(change)
+                    else:
+                        change()
+                    self.assertEqual(await streams[name].next(), wanted)
+                    for stream in streams.values():
+                        self.assertTrue(await stream.silent())
+        for remove in (server.remove_tool, server.remove_prompt, server.remove_resource):
+            with self.assertRaises(KeyError):
+                remove("ghost")
+        for stream in streams.values():
+            self.assertTrue(await stream.silent())
+
+    async def test_a_handler_can_change_the_lists(self) -> None:
+        @self.server.tool
+        def grow() -> None:
+            self.server.tool(lambda: "", name="grown")
+            self.server.resource_updated("note://a")
+
+        stream = self.listen()
+        await stream.open()
+        await self.tool("grow")
+        found = [await stream.next(), await stream.next()]
+        self.assertEqual(found, [TOLD_TOOLS, told("note://a")])
+        listed = (await self.call("tools/list")).result["tools"]
+        self.assertEqual(listed[-1]["name"], "grown")
+
+    @spec("logging-05", "progress-08")
+    async def test_nothing_of_other_requests_comes_on_a_stream(self) -> None:
+        @self.server.tool
+        async def noisy(ctx: Context) -> None:
+            await ctx.log("emergency", "here")
+            await ctx.progress(1)
+
+        meta = {"progressToken": 1, LOG_LEVEL: "debug"}
+        stream = self.listen(meta=meta)
+        await stream.open()
+        await self.tool("noisy", meta=meta)
+        await self.tool("noisy", id=1)
+        self.assertTrue(await stream.silent())
+
+    # --- load -------------------------------------------------------------------------
+
+    async def test_changes_that_wait_are_sent_once(self) -> None:
+        slow = self.listen({"resourceSubscriptions": ["note://a", "page://b"]}, id="slow")
+        quick = self.listen({"resourceSubscriptions": ["note://a"]}, id="quick")
+        await slow.open()
+        await quick.open()
+        slow.gate.clear()
+        for _ in range(1000):
+            self.server.resource_updated("page://b")
+            self.server.resource_updated("note://a")
+        with self.subTest("SUB-03, the other listener is told"):
+            self.assertEqual(await quick.next(), told("note://a"))
+        for _ in range(10):
+            self.server.resource_updated("note://a")
+            await asyncio.sleep(0)
+        slow.gate.set()
+        found = [await slow.next()]
+        while not await slow.silent():
+            found.append(await slow.next())
+        with self.subTest("SUB-03, each change a few times at most"):
+            self.assertLess(len(found), 5)
+            self.assertIn(told("note://a"), found)
+            self.assertIn(told("page://b"), found)
+
+    async def test_no_change_is_lost_after_the_acknowledgement(self) -> None:
+        for number in range(40):
+            stream = self.listen(id=number)
+            await stream.open()
+            self.server.resource_updated("note://a")
+            self.assertEqual(await stream.next(), told("note://a"))
+            await stream.close()
+
+    async def test_no_change_from_a_thread_is_lost(self) -> None:
+        stream = self.listen({"resourceSubscriptions": ["note://a"]})
+        await stream.open()
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+
+        def publish() -> None:
+            for _ in range(3000):
+                self.server.resource_updated("note://a")
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(4):
+                    tasks.create_task(asyncio.to_thread(publish))
+        finally:
+            sys.setswitchinterval(interval)
+        while not await stream.silent():
+            await stream.next()
+        for _ in range(3):
+            await asyncio.to_thread(self.server.resource_updated, "note://a")
+            self.assertEqual(await stream.next(), told("note://a"))
+
+    async def test_many_streams_are_each_told_once(self) -> None:
+        streams = [self.listen(id=number) for number in range(150)]
+        for stream in streams:
+            await stream.open()
+        self.assertEqual(len(self.server.subscriptions), 150)
+        self.server.resource_updated("note://a")
+        for stream in streams:
+            self.assertEqual(await stream.next(), told("note://a"))
+        for stream in streams:
+            self.assertTrue(stream.messages.empty())
+            stream.task.cancel()
+        await asyncio.wait([stream.task for stream in streams])
+        with self.subTest("SUB-06"):
+            self.assertEqual(len(self.server.subscriptions), 0)
+
+    @spec("cancellation-13")
+    async def test_a_cancelled_stream_is_forgotten_and_hears_no_more(self) -> None:
+        gone, stays = self.listen(id="1"), self.listen(id=1)
+        await gone.open()
+        await stays.open()
+        await gone.close()
+        self.assertEqual(len(self.server.subscriptions), 1)
+        self.server.resource_updated("note://a")
+        self.assertEqual(await stays.next(), told("note://a"))
+        self.assertTrue(await gone.silent())
+
+    async def test_a_stream_that_dies_while_it_is_written_to_is_forgotten(self) -> None:
+        async def gone(message: JSON) -> None:
+            raise ConnectionResetError("gone")
+
+        message = request("subscriptions/listen", {"notifications": EVERYTHING})
+        await self.server.handle(message, gone)
+        self.assertEqual(len(self.server.subscriptions), 0)
+
+    async def test_there_is_a_stated_limit(self) -> None:
+        limit = mcp_ref.LISTEN_STREAMS
+        self.addCleanup(setattr, mcp_ref, "LISTEN_STREAMS", limit)
+        mcp_ref.LISTEN_STREAMS = 2
+        streams = [self.listen(id=n) for n in range(2)]
+        for stream in streams:
+            await stream.open()
+        reply = await self.call("subscriptions/listen", {"notifications": {}})
+        self.assertEqual(reply.error["code"], 503)
+        await streams[0].close()
+        await self.listen(id="again").open()
+
+    # --- the end ----------------------------------------------------------------------
+
+    @spec("subscriptions-07", "subscriptions-08")
+    async def test_the_server_ends_a_stream_with_a_result(self) -> None:
+        # SUB-07: of the two pages that contradict each other, this is the one we follow
+        streams = [self.listen(id=number) for number in range(3)]
+        for stream in streams:
+            await stream.open()
+        self.server.resource_updated("note://a")
+        self.server.subscriptions.end()
+        for stream in streams:
+            response = await asyncio.wait_for(stream.task, 5)
+            self.assertEqual(response["result"]["resultType"], "complete")
+            self.assertEqual(response["result"]["_meta"][SUBSCRIPTION_ID], stream.id)
+            with self.subTest("what was pending comes before the end"):
+                self.assertEqual(await stream.next(), told("note://a"))
+        self.assertEqual(len(self.server.subscriptions), 0)
+
+    def test_changes_are_told_on_each_event_loop(self) -> None:
+        ready, published = threading.Barrier(3), threading.Event()
+        found: list[Any] = []
+
+        async def serve(id: str) -> None:
+            stream = Stream(self.server, EVERYTHING, id)
+            await stream.open()
+            await asyncio.to_thread(ready.wait, 5)
+            found.append(await stream.next())
+            await stream.close()
+
+        threads = [
+            threading.Thread(target=lambda id=id: asyncio.run(serve(id))) for id in "ab"
+        ]
+        for one in threads:
+            one.start()
+        ready.wait(5)
+        self.server.resource_updated("note://a")
+        published.set()
+        for one in threads:
+            one.join(5)
+        self.assertEqual(found, [told("note://a")] * 2)
+        self.assertEqual(len(self.server.subscriptions), 0)
+
+    def test_without_listeners_or_after_the_loop_a_change_is_no_error(self) -> None:
+        async def serve() -> None:
+            stream = Stream(self.server, EVERYTHING, 1)
+            await stream.open()
+
+        self.server.resource_updated("note://a")
+        asyncio.run(serve())
+        self.server.resource_updated("note://a")
+        self.server.tool(lambda: "", name="later")
+        self.assertEqual(len(self.server.subscriptions), 0)
+
+
+# needs: import queue
+PROGRAM = pathlib.Path(mcp_ref.__file__).resolve()
+FIXTURE = '''
+import asyncio, logging, os, subprocess, sys, threading, time
+from typing import Any
+
+import mcp_ref
+from mcp_ref import Context, Server
+
+server = Server("fixture", "1.0", keys=[b"k" * 32])
+go = threading.Event()
+
+
+@server.tool
+def echo(value: Any) -> Any:
+    return {"value": value}
+
+
+@server.tool
+async def add(a: int, b: int) -> int:
+    return a + b
+
+
+@server.tool
+def noisy() -> str:
+    print("printed")
+    print("half a line", end="")
+    sys.stdout.write("x" * 100_000)
+    logging.StreamHandler(sys.stdout).emit(logging.makeLogRecord({"msg": "logged"}))
+    os.system("echo from a shell")
+    os.write(1, b"written to descriptor 1")
+    return "ok"
+
+
+@server.tool
+def child() -> str:
+    """Start processes that read all of the standard input that they get."""
+    eaten = subprocess.run(["cat"], stdout=subprocess.PIPE).stdout
+    os.system("cat > /dev/null")
+    return f"{len(eaten)} {sys.stdin.read()!r}"
+
+
+@server.tool
+def block(ctx: Context) -> str:
+    go.wait(10)
+    return "cancelled" if ctx.cancelled else "released"
+
+
+@server.tool
+async def release() -> None:
+    go.set()
+
+
+@server.tool
+async def hold() -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        sys.stderr.write("held until now\\n")
+
+
+@server.tool
+async def stubborn() -> str:
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        pass
+    return "never mind"
+
+
+@server.tool
+async def sleep(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "slept"
+
+
+@server.tool
+async def steps(ctx: Context, n: int) -> str:
+    for step in range(n):
+        await ctx.progress(step + 1, n)
+    return "done"
+
+
+@server.tool
+async def greet(ctx: Context) -> str:
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+    answer = await ctx.elicit("Who are you?", schema, key="q")
+    return f"Hello {answer.content.get('name', 'nobody')}"
+
+
+@server.tool
+def grow() -> None:
+    server.tool(lambda: "", name=f"tool-{time.monotonic_ns()}")
+
+
+@server.tool
+def touch(uri: str) -> None:
+    server.resource_updated(uri)
+
+
+@server.tool
+def leave() -> None:
+    sys.exit(3)
+
+
+@server.resource("note://a")
+def note() -> str:
+    return "日本語 ✓ 🚀"
+
+
+@server.resource("note://b")
+def other() -> str:
+    return "b"
+
+
+@server.prompt
+def ask(name: str) -> str:
+    return f"Ask {name}"
+'''
+COMPILED = tempfile.TemporaryDirectory()
+unittest.addModuleCleanup(COMPILED.cleanup)
+RUN = "\nsys.exit(server.run())\n"
+
+
+def call(id: Any, tool: str, meta: JSON = None, /, **arguments: Any) -> JSON:
+    """Build a tools/call message."""
+    params = {"name": tool, "arguments": arguments, "_meta": {**META, **(meta or {})}}
+    return mcp_ref.request_message(id, "tools/call", params)
+
+
+def discover(id: Any) -> JSON:
+    """Build a server/discover message."""
+    return mcp_ref.request_message(id, "server/discover", {"_meta": META})
+
+
+def cancel(id: Any, **more: Any) -> JSON:
+    """Build a notifications/cancelled message."""
+    return mcp_ref.notification("notifications/cancelled", {"requestId": id, **more})
+
+
+def line(message: JSON) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+class Process:
+    """A server in a subprocess of its own, and the lines that it writes."""
+
+    def __init__(self, command: list[str], reading: bool = True, **options: Any) -> None:
+        self.lines: queue.Queue[bytes] = queue.Queue()
+        self.errors = b""
+        self.noticed = threading.Condition()
+        environment = {
+            "PYTHONPATH": str(PROGRAM.parent),
+            "PYTHONPYCACHEPREFIX": COMPILED.name,  # compiled once, not for each test
+            "PYTHONDONTWRITEBYTECODE": "",
+            "PYTHONUNBUFFERED": "",
+            **options.pop("env", {}),
+        }
+        options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE} | options
+        self.popen = subprocess.Popen(
+            command, stderr=subprocess.PIPE, env=os.environ | environment, **options
+        )
+        self.readers = [threading.Thread(target=self._read_errors, daemon=True)]
+        if self.popen.stdout is not None:
+            self.readers.append(threading.Thread(target=self._read, daemon=True))
+        for reader in self.readers[: 1 if not reading else 2]:
+            reader.start()
+
+    def _read(self) -> None:
+        assert self.popen.stdout is not None
+        for data in self.popen.stdout:
+            self.lines.put(data)
+        self.lines.put(b"")
+
+    def _read_errors(self) -> None:
+        assert self.popen.stderr is not None
+        while data := os.read(self.popen.stderr.fileno(), 65536):
+            with self.noticed:
+                self.errors += data
+                self.noticed.notify_all()
+
+    def start_reading(self) -> None:
+        self.readers[1].start()
+
+    def write(self, data: bytes) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(data)
+        self.popen.stdin.flush()
+
+    def send(self, *messages: JSON) -> None:
+        self.write(b"".join(map(line, messages)))
+
+    def next(self) -> JSON:
+        """Return the next message; each line has to be one."""
+        data = self.lines.get(timeout=10)
+        assert data.endswith(b"\n") and data.isascii() and b"\r" not in data, data[:200]
+        message = json.loads(data)
+        assert message["jsonrpc"] == "2.0", message
+        assert "id" not in message or "method" not in message, message
+        return message
+
+    def answers(self, *ids: Any) -> dict[Any, JSON]:
+        """Return the next responses, which have these ids, by id."""
+        found = {}
+        for _ in ids:
+            message = self.next()
+            found[type(message["id"]), message["id"]] = message
+        assert set(found) == {(type(id), id) for id in ids}, list(found)
+        return {id: found[type(id), id] for id in ids}
+
+    def answer(self, message: JSON) -> JSON:
+        """Send a request and return its response, which is all that may come."""
+        self.send(message)
+        found = self.next()
+        assert same(found.get("id"), message["id"]), found
+        return found
+
+    def says(self, text: bytes) -> None:
+        """Wait until the standard error holds a text."""
+        with self.noticed:
+            assert self.noticed.wait_for(lambda: text in self.errors, 10), self.errors
+
+    def close(self) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.close()
+
+    def end(self) -> tuple[int, list[bytes], str]:
+        """Wait for the exit; return status, the lines left, and the standard error."""
+        status = self.popen.wait(10)
+        for reader in self.readers:
+            if reader.ident is not None:
+                reader.join(10)
+        left = []
+        while not self.lines.empty():
+            left.append(self.lines.get())
+        return status, [data for data in left if data], self.errors.decode()
+
+    def stop(self) -> None:
+        """End it, however it is, and release its descriptors."""
+        self.popen.kill()
+        with contextlib.suppress(OSError):
+            if self.popen.stdin is not None:
+                self.popen.stdin.close()
+        self.popen.wait(10)
+        for reader, pipe in zip(self.readers, (self.popen.stderr, self.popen.stdout)):
+            if reader.ident is not None:
+                reader.join(10)
+            if pipe is not None:
+                pipe.close()
+
+
+class StdioCase(unittest.TestCase):
+    """Starts servers, and looks after them."""
+
+    directory: tempfile.TemporaryDirectory[str]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.directory = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.directory.cleanup)
+
+    @classmethod
+    def script(cls, end: str = RUN, start: str = "") -> str:
+        """Write a program: the fixture, and how it runs."""
+        number = len(os.listdir(cls.directory.name))
+        path = pathlib.Path(cls.directory.name, f"server{number}.py")
+        path.write_text(start + FIXTURE + end, encoding="utf-8")
+        return str(path)
+
+    def start(self, end: str = RUN, start: str = "", **options: Any) -> Process:
+        """Start the fixture in a process that lives as long as the test."""
+        process = Process([sys.executable, self.script(end, start)], **options)
+        self.addCleanup(process.stop)
+        return process
+
+    def shell(self, command: str, end: str = RUN, **options: Any) -> Process:
+        """Start it through a shell: `$RUN` in the command is what starts it."""
+        run = f"exec '{sys.executable}' '{self.script(end)}'"
+        process = Process(["sh", "-c", command.replace("$RUN", run)], **options)
+        self.addCleanup(process.stop)
+        return process
+
+    def clean_exit(self, process: Process, status: int = 0) -> list[bytes]:
+        """Wait for a good end, and return the lines that had not been read."""
+        found, left, errors = process.end()
+        self.assertEqual(found, status, errors)
+        self.assertNotIn("Traceback", errors)
+        self.assertNotIn("Fatal", errors)
+        return left
+
+
+class StdioFraming(StdioCase):
+    """spec: basic/transports/stdio: bytes. All tests share one process, which survives."""
+
+    server: Process
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        cls.server = Process([sys.executable, cls.script()])
+        cls.addClassCleanup(cls.server.stop)
+
+    def tearDown(self) -> None:
+        """Nothing has been left over, and the next request is answered."""
+        self.server.answer(discover(f"after {self.id()}"))
+
+    @spec("stdio-01", "stdio-04")
+    def test_crlf_and_blank_lines_are_no_messages(self) -> None:
+        a, b = json.dumps(discover("a")).encode(), json.dumps(discover("b")).encode()
+        with self.subTest("STD-02"):
+            self.server.write(b"\r\n\n   \r\n" + a + b"\r\n\r\n\t\n" + b + b" \r\n")
+            self.server.answers("a", "b")
+
+    @spec("transports-01", "base-15", "mrtr-30")
+    def test_a_bad_line_never_ends_the_loop(self) -> None:
+        cases: list[tuple[str, bytes, int]] = [
+            ("STD-05", b'{"jsonrpc":"2.0","id":7,"method":"caf\xe9"}', -32700),
+            ("STD-26, half", b'{"jsonrpc":"2.0","id":1,', -32700),
+            ("STD-26, null", b"null", -32600),
+            ("STD-26, a string", b'"str"', -32600),
+            ("STD-26, a number", b"123", -32600),
+            ("STD-26, empty", b"{}", -32600),
+            ("STD-21", b"Content-Length: 60\r", -32700),
+            ("JSN-01", b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":NaN}}', -32700),
+            ("JSN-04", b"[" * 100_000 + b"]" * 100_000, -32700),
+            ("JSN-04, objects", b'{"a":' * 100_000, -32700),
+            ("5,000 digits", b'{"id":' + b"9" * 5000 + b"}", -32700),
+            ("JSN-06", b'{"jsonrpc":"2.0","id":null,"method":"tools/list"}', -32600),
+            ("JSN-10", b'{"jsonrpc":"2.0","id":{"a":1},"method":"tools/list"}', -32600),
+            ("JSN-12", b'[{"jsonrpc":"2.0","id":1,"method":"tools/list"}]', -32600),
+            ("a NUL", b"\0", -32700),
+            ("a BOM, but not at the start", b"\xef\xbb\xbf{}", -32700),
+        ]
+        for name, data, code in cases:
+            with self.subTest(name):
+                self.server.write(data + b"\n")
+                message = self.server.next()
+                self.assertEqual(message["error"]["code"], code)
+                self.assertNotIn("id", message)
+                self.server.answer(discover(name))
+
+    def test_errors_have_the_id_where_it_could_be_read(self) -> None:
+        for id in (0, "", "a"):
+            with self.subTest(id=id):
+                self.server.send({"jsonrpc": "1.0", "id": id, "method": "x"})
+                message = self.server.next()
+                self.assertTrue(same(message["id"], id))
+                self.assertEqual(message["error"]["code"], -32600)
+
+    def test_pretty_printed_json_is_refused_line_by_line(self) -> None:
+        with self.subTest("STD-22"):
+            data = json.dumps(discover(1), indent=2).encode() + b"\n"
+            self.server.write(data)
+            for _ in data.splitlines():
+                self.assertIn("error", self.server.next())
+
+    @spec("base-25", "stdio-07", "cancellation-14", "cancellation-19", "cancellation-16")
+    def test_notifications_and_responses_are_never_answered(self) -> None:
+        silent: list[JSON] = [
+            {"method": "notifications/initialized"},
+            {"method": "notifications/no/such", "params": {"a": 1}},
+            {"method": "tools/call", "params": {"name": "leave", "arguments": {}}},
+            {"method": "notifications/cancelled", "params": {"requestId": 12345}},
+            {"method": "notifications/cancelled", "params": {"requestId": {"a": 1}}},
+            {"method": "notifications/cancelled", "params": {"requestId": None}},
+            {"method": "notifications/cancelled", "params": {"requestId": True}},
+            {"method": "notifications/cancelled", "params": {}},
+            {"method": "notifications/cancelled"},
+            {"method": "notifications/cancelled", "params": {"requestId": 1, "reason": {}}},
+            {"id": 99, "result": {}},
+            {"id": 99, "error": {"code": -1, "message": "x"}},
+            {"result": {}},
+        ]
+        for message in silent:
+            with self.subTest("CAN-03, JSN-15", message=message):
+                self.server.send({"jsonrpc": "2.0", **message})
+                self.server.answer(discover("next"))
+        with self.subTest("CAN-03, a list for params"):
+            self.server.send(
+                {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": []}
+            )
+            self.server.send(discover("next"))
+            message = self.server.next()
+            if "error" in message:  # an invalid request may be told, if without an id
+                self.assertNotIn("id", message)
+                message = self.server.next()
+            self.assertEqual(message["id"], "next")
+
+    @spec("base-07", "base-04")
+    def test_ids_come_back_the_same_in_type_and_value(self) -> None:
+        for id in ODD_IDS:
+            with self.subTest("JSN-07, JSN-11", id=id):
+                self.server.answer(call(id, "add", a=1, b=2))
+
+    @spec("transports-01", "stdio-01")
+    def test_only_a_newline_ends_a_message(self) -> None:
+        text = "a\u2028b\u2029c\x85d\x0b\x0c\r\ufeff €𝄞"
+        message = call(5, "echo", value=text)
+        data = json.dumps(message, ensure_ascii=False).encode() + b"\n"
+        data = data.replace(b"\\u000b", b"\\u000b")
+        with self.subTest("STD-04"):
+            self.server.write(data)
+            found = self.server.next()["result"]["structuredContent"]
+            self.assertEqual(found, {"value": text})
+        with self.subTest("JSN-03"):
+            found = self.server.answer(call(6, "echo", value="bad \ud83d end"))
+            self.assertEqual(found["result"]["structuredContent"]["value"], "bad \ud83d end")
+
+    @spec("transports-02")
+    def test_large_messages_pass_whole_in_both_directions(self) -> None:
+        for size in (70_000, 2_600_000):
+            with self.subTest("STD-10, STD-16", size=size):
+                text = "é" * size
+                message = call(size, "echo", value=text)
+                data = json.dumps(message, ensure_ascii=False).encode() + b"\n"
+                self.server.write(data)
+                found = self.server.next()["result"]["structuredContent"]["value"]
+                self.assertEqual(len(found), size)
+                self.assertEqual(found, text)
+
+    def test_messages_may_come_in_pieces_or_many_at_once(self) -> None:
+        message = call(1, "echo", value="€𝄞")
+        with self.subTest("STD-13, one byte at a time"):
+            data = json.dumps(message, ensure_ascii=False).encode() + b"\n"
+            for byte in data:
+                self.server.write(bytes([byte]))
+            found = self.server.next()["result"]["structuredContent"]
+            self.assertEqual(found, {"value": "€𝄞"})
+        with self.subTest("STD-13, many in one write"):
+            ids = list(range(100))
+            self.server.send(*map(discover, ids))
+            self.server.answers(*ids)
+
+    @spec("stdio-04")
+    def test_nothing_that_tools_print_comes_on_the_standard_output(self) -> None:
+        with self.subTest("STD-08"):
+            found = self.server.answer(call(1, "noisy"))
+            self.assertEqual(found["result"]["content"][0]["text"], "ok")
+            self.server.says(b"from a shell")
+            self.server.says(b"written to descriptor 1")
+
+    def test_child_processes_of_tools_cannot_eat_messages(self) -> None:
+        self.server.send(call(1, "child"), *(discover(n) for n in range(2, 50)))
+        found = self.server.answers(*range(1, 50))
+        self.assertEqual(found[1]["result"]["content"][0]["text"], "0 ''")
+
+    # --- several at once --------------------------------------------------------------
+
+    @spec("base-28")
+    def test_answers_and_notifications_of_many_requests_never_mix_in_a_line(self) -> None:
+        text = "x" * 100_000
+        messages = [call(n, "echo", value=f"{n} {text}") for n in range(50)]
+        messages += [call(n, "steps", {"progressToken": n}, n=20) for n in range(50, 75)]
+        writer = threading.Thread(target=self.server.send, args=messages)
+        with self.subTest("STD-17"):
+            writer.start()
+            answered = {}
+            while len(answered) < 75:
+                message = self.server.next()
+                if "id" in message:
+                    answered[message["id"]] = message["result"]
+            writer.join()
+            for n in range(50):
+                found = answered[n]["structuredContent"]["value"]
+                self.assertEqual(found, f"{n} {text}")
+
+    @spec("base-28", "cancellation-13", "stdio-11")
+    def test_a_blocked_plain_handler_stops_nothing_else(self) -> None:
+        self.server.send(call(1, "block"), call(3, "block"), discover(2))
+        self.server.answers(2)
+        self.server.send(cancel(1, reason="user"), call(4, "add", a=1, b=2))
+        self.server.answers(4)
+        with self.subTest("CAN-04, no answer for what was cancelled"):
+            self.server.send(call(5, "release"))
+            found = self.server.answers(3, 5)
+            self.assertEqual(found[3]["result"]["content"][0]["text"], "released")
+
+    @spec("stdio-11", "cancellation-13", "progress-12")
+    def test_nothing_is_written_for_a_cancelled_request(self) -> None:
+        for tool in ("hold", "stubborn"):
+            with self.subTest("CAN-02", tool=tool):
+                meta = {"progressToken": 9}
+                self.server.send(call(9, tool, meta), discover(10))
+                self.server.answers(10)
+                self.server.send(cancel(9, reason="user"), cancel(9), discover(11))
+                self.server.answers(11)
+                # the id may be used again
+                self.server.answer(call(9, "add", a=1, b=2))
+        self.server.says(b"held until now")
+
+    @spec("base-07", "cancellation-11")
+    def test_ids_that_differ_in_type_are_different_requests(self) -> None:
+        with self.subTest("JSN-08"):
+            self.server.send(call(1, "sleep", seconds=0.02), call("1", "hold"))
+            self.server.send(cancel("1"))
+            self.server.answers(1)
+        with self.subTest("JSN-07, cancelling 0 and the empty string"):
+            self.server.send(call(0, "hold"), call("", "hold"), cancel(0), cancel(""))
+            self.server.answer(discover(0))
+            self.server.answer(discover(""))
+
+    @spec("base-06")
+    def test_an_id_in_flight_cannot_be_taken(self) -> None:
+        with self.subTest("JSN-14"):
+            self.server.send(call(5, "sleep", seconds=0.05), call(5, "add", a=1, b=2))
+            messages = [self.server.next(), self.server.next()]
+            errors = [one["error"]["code"] for one in messages if "error" in one]
+            self.assertEqual(errors, [-32600])
+            texts = [one["result"]["content"][0]["text"] for one in messages
+                     if "result" in one]
+            self.assertEqual(texts, ["slept"])
+        self.server.answer(call(5, "add", a=1, b=2))
+
+    @spec("cancellation-16")
+    def test_cancels_that_race_with_the_answer_do_no_harm(self) -> None:
+        messages = []
+        for number in range(200):
+            tool = ("add", {"a": 1, "b": 2}) if number % 2 else ("echo", {"value": 1})
+            messages += [call(number, tool[0], **tool[1]), cancel(number)]
+        self.server.send(*messages, discover("last"))
+        while self.server.next()["id"] != "last":
+            pass
+        while self.server.answer(discover("quiet"))["id"] != "quiet":
+            pass
+
+    # --- subscriptions ----------------------------------------------------------------
+
+    def listen(self, id: Any, **notifications: JSON) -> JSON:
+        """Open a stream and return what is honoured."""
+        params = {"notifications": notifications, "_meta": META}
+        self.server.send(mcp_ref.request_message(id, "subscriptions/listen", params))
+        return self.told(id, "subscriptions/acknowledged")["notifications"]
+
+    def told(self, id: Any, method: str) -> JSON:
+        message = self.server.next()
+        self.assertEqual(message["method"], f"notifications/{method}")
+        found = message["params"]["_meta"][SUBSCRIPTION_ID]
+        self.assertTrue(same(found, id), message)
+        return message["params"]
+
+    @spec("subscriptions-01", "subscriptions-03", "stdio-08", "base-60")
+    def test_streams_share_the_channel_and_keep_apart(self) -> None:
+        with self.subTest("SUB-05"):
+            wanted = {"resourceSubscriptions": ["note://a"]}
+            self.assertEqual(self.listen("L1", **wanted), wanted)
+            self.assertEqual(self.listen(7, toolsListChanged=True), {"toolsListChanged": True})
+            self.server.answer(call(1, "touch", uri="note://b"))
+            self.server.send(call(2, "touch", uri="note://a"))
+            found = [self.server.next() for _ in range(2)]
+            told = [one for one in found if "method" in one]
+            self.assertEqual(told[0]["params"]["uri"], "note://a")
+            self.assertEqual(told[0]["params"]["_meta"], {SUBSCRIPTION_ID: "L1"})
+            self.server.send(call(3, "grow"))
+            found = [self.server.next() for _ in range(2)]
+            told = [one for one in found if "method" in one]
+            self.assertEqual(told[0]["method"], "notifications/tools/list_changed")
+            self.assertEqual(told[0]["params"]["_meta"], {SUBSCRIPTION_ID: 7})
+        self.server.send(cancel("L1"), cancel(7))
+        self.server.answer(call(4, "touch", uri="note://a"))
+        self.server.answer(call(5, "grow"))
+
+    def test_streams_that_are_cancelled_leave_nothing(self) -> None:
+        with self.subTest("SUB-06"):
+            for number in range(300):
+                self.listen(number, toolsListChanged=True)
+                self.server.send(cancel(number))
+            self.server.answer(call("grow", "grow"))
+
+    @spec("mrtr-01", "stdio-09", "patterns-01")
+    def test_the_server_asks_without_ever_sending_a_request(self) -> None:
+        meta = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
+        # Process.next() fails on a message that has both a method and an id.
+        result = self.server.answer(call(1, "greet", meta))["result"]
+        self.assertEqual(result["resultType"], "input_required")
+        message = call(2, "greet", meta)
+        message["params"]["requestState"] = result["requestState"]
+        message["params"]["inputResponses"] = {"q": accept(name="Ann")}
+        found = self.server.answer(message)["result"]
+        self.assertEqual(found["content"][0]["text"], "Hello Ann")
+
+
+class Stdio(StdioCase):
+    """spec: basic/transports/stdio: the process"""
+
+    def test_one_byte_order_mark_at_the_start_is_left_out(self) -> None:
+        server = self.start()
+        with self.subTest("STD-01"):
+            server.write(b"\xef\xbb\xbf" + line(discover(1)))
+            server.answers(1)
+
+    @spec("stdio-04")
+    def test_an_over_long_line_is_skipped_and_told_once(self) -> None:
+        server = self.start("\nsys.exit(server.run(limit=1000))\n")
+        exact = json.dumps(discover("exact")).encode()
+        exact += b" " * (1000 - len(exact))
+        cases = {
+            "STD-12, behind a good one": line(discover(1)) + b"y" * 1001 + b"\n",
+            "STD-11, long": line(discover(1)) + b"{" + b"x" * 3_000_000 + b"\n",
+        }
+        for name, data in cases.items():
+            with self.subTest(name):
+                server.write(data)
+                messages = [server.next(), server.next()]
+                (error,) = [one for one in messages if "error" in one]
+                self.assertNotIn("id", error)
+                self.assertEqual(error["error"]["code"], -32700)
+                server.answer(discover(2))
+        server.write(exact + b"\n")
+        server.answers("exact")
+        server.write(exact + b" \n")
+        self.assertIn("error", server.next())
+        with self.subTest("STD-11, never ended"):
+            server.write(b"z" * 100_000)
+            server.close()
+            self.assertEqual(self.clean_exit(server), [])
+
+    def test_cutting_lines_takes_linear_time(self) -> None:
+        splitter = mcp_ref.LineSplitter(100 * 2**20)
+        self.assertEqual(splitter.feed(b"a\n\nb\r\nc"), [b"a", b"", b"b\r"])
+        self.assertEqual(splitter.end(), b"c")
+        for _ in range(20_000):
+            self.assertEqual(splitter.feed(b"x" * 1000), [])
+        (found,) = splitter.feed(b"\n")
+        self.assertEqual(len(found or b""), 20_000_000)
+        small = mcp_ref.LineSplitter(3)
+        found = small.feed(b"abc\nabcd\nabc\nab") + small.feed(b"c\nabcdefg") + small.feed(b"\n")
+        self.assertEqual(found, [b"abc", None, b"abc", b"abc", None])
+
+    # --- the end of the input ---------------------------------------------------------
+
+    @spec("stdio-13")
+    def test_at_the_end_of_the_input_the_server_exits(self) -> None:
+        with self.subTest("STD-18, an empty input"):
+            self.clean_exit(self.start(stdin=subprocess.DEVNULL))
+        with self.subTest("after some work"):
+            server = self.start()
+            server.answer(discover(1))
+            server.close()
+            self.assertEqual(self.clean_exit(server), [])
+
+    def test_requests_in_flight_at_the_end_of_the_input_are_answered(self) -> None:
+        for last in (b"\n", b""):
+            with self.subTest("STD-14, STD-15", last=last):
+                server = self.start()
+                data = line(discover(1)) + line(call(2, "sleep", seconds=0.2))
+                server.write(data[:-1] + last)
+                server.close()
+                server.answers(1, 2)
+                self.assertEqual(self.clean_exit(server), [])
+
+    def test_half_a_message_at_the_end_is_dropped(self) -> None:
+        for data in (b'{"jsonrpc":"2.0","id":2,"met', b"{"):
+            with self.subTest("STD-14", data=data):
+                server = self.start()
+                server.write(line(discover(1)) + data)
+                server.close()
+                server.answers(1)
+                self.assertEqual(self.clean_exit(server), [])
+
+    @spec("stdio-13", "subscriptions-07", "subscriptions-08")
+    def test_what_does_not_end_in_time_is_cancelled(self) -> None:
+        server = self.start("\nsys.exit(server.run(grace=0.1))\n")
+        params = {"notifications": {"toolsListChanged": True}, "_meta": META}
+        server.send(
+            mcp_ref.request_message("L", "subscriptions/listen", params),
+            call(1, "hold"),
+            call(2, "block"),
+            discover(3),
+        )
+        ids = [server.next().get("id") for _ in range(2)]
+        self.assertEqual(ids, [None, 3])
+        server.close()
+        with self.subTest("CAN-06, the stream ends with its result"):
+            result = server.answers("L")["L"]["result"]
+            self.assertEqual(result["_meta"][SUBSCRIPTION_ID], "L")
+        with self.subTest("STD-18"):
+            self.assertEqual(self.clean_exit(server), [])
+            self.assertIn("held until now", server.errors.decode())
+
+    def test_when_nobody_reads_any_more_the_server_exits(self) -> None:
+        server = self.start(reading=False)
+        server.send(discover(1))
+        assert server.popen.stdout is not None
+        self.assertTrue(server.popen.stdout.readline())
+        server.popen.stdout.close()
+        server.send(discover(2))
+        self.clean_exit(server)
+
+    # --- signals ----------------------------------------------------------------------
+
+    def test_one_signal_ends_the_server_without_a_traceback(self) -> None:
+        params = {"notifications": {"toolsListChanged": True}, "_meta": META}
+        listen = mcp_ref.request_message("L", "subscriptions/listen", params)
+        busy = [listen, call(1, "hold"), call(2, "block"), call(3, "sleep", seconds=30)]
+        for number in (signal.SIGINT, signal.SIGTERM):
+            for messages in ([], busy):
+                with self.subTest("STD-19", signal=number, busy=bool(messages)):
+                    server = self.start()
+                    server.send(*messages, discover("up"))
+                    while server.next().get("id") != "up":
+                        pass
+                    server.popen.send_signal(number)
+                    self.clean_exit(server, 128 + number)
+
+    # --- the standard streams ---------------------------------------------------------
+
+    def test_descriptors_that_are_closed_at_the_start(self) -> None:
+        for closed, output in (("2>&-", True), (">&-", False), ("<&- >&-", False),
+                               ("<&- >&- 2>&-", False)):
+            with self.subTest(closed=closed):
+                server = self.shell(f"$RUN {closed}")
+                if output:
+                    server.answer(discover(1))
+                    server.answer(call(1, "noisy"))
+                server.close()
+                self.assertEqual(self.clean_exit(server), [])
+
+    def test_the_streams_may_be_files(self) -> None:
+        folder = pathlib.Path(self.directory.name)
+        requests, answers = folder / "requests", folder / "answers"
+        requests.write_bytes(b"".join(line(call(n, "add", a=n, b=1)) for n in range(500)))
+        with self.subTest("STD-25"):
+            server = self.shell(f"$RUN < '{requests}' > '{answers}'")
+            self.clean_exit(server)
+            found = [json.loads(one) for one in answers.read_bytes().splitlines()]
+            self.assertEqual(sorted(one["id"] for one in found), list(range(500)))
+
+    def test_descriptors_that_do_not_block_work_too(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.addCleanup(ours.close)
+        theirs.setblocking(False)
+        server = Process([sys.executable, self.script()], stdin=theirs, stdout=theirs)
+        self.addCleanup(server.stop)
+        theirs.close()
+        ours.settimeout(10)
+        text = "x" * 3_000_000
+        sender = threading.Thread(
+            target=ours.sendall, args=(line(call(1, "echo", value=text)),)
+        )
+        sender.start()
+        with ours.makefile("rb") as file:
+            found = json.loads(file.readline())
+        sender.join()
+        self.assertEqual(found["result"]["structuredContent"]["value"], text)
+
+    @spec("transports-01")
+    def test_the_locale_does_not_matter(self) -> None:
+        with self.subTest("STD-07"):
+            server = self.start(
+                env={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+            )
+            params = {"uri": "note://a", "_meta": META}
+            message = mcp_ref.request_message("é", "resources/read", params)
+            server.write(json.dumps(message, ensure_ascii=False).encode() + b"\n")
+            (contents,) = server.answers("é")["é"]["result"]["contents"]
+            self.assertEqual(contents["text"], "日本語 ✓ 🚀")
+
+    def test_a_text_layer_that_translates_newlines_does_not_matter(self) -> None:
+        with self.subTest("STD-03"):
+            server = self.start(
+                "\nimport io"
+                "\nsys.stdout = io.TextIOWrapper(sys.stdout.buffer, newline='\\r\\n')"
+                "\nsys.exit(server.run())\n"
+            )
+            server.answer(discover(1))  # Process.next() looks at the bytes
+
+    def test_afterwards_the_standard_streams_work_and_a_second_run_too(self) -> None:
+        again = (
+            "\nfirst = server.run()"
+            "\nprint('bye', first)"
+            "\nprint('again', server.run(), repr(sys.stdin.read()), flush=True)\n"
+        )
+        server = self.start(again, start="import sys\nprint('hello', flush=True)\n")
+        self.assertEqual(server.lines.get(timeout=10), b"hello\n")
+        with self.subTest("STD-09"):
+            server.answer(call(1, "noisy"))
+            server.close()
+            left = self.clean_exit(server)
+            self.assertEqual(left, [b"bye 0\n", b"again 0 ''\n"])
+
+    def test_requests_are_read_while_nobody_reads_the_answers(self) -> None:
+        server = self.start(reading=False)
+        text = "x" * 100_000
+        messages = [call(n, "echo", value=text) for n in range(50)]
+        writer = threading.Thread(target=server.send, args=messages, daemon=True)
+        writer.start()
+        writer.join(10)
+        self.assertFalse(writer.is_alive(), "each waits for the other to read")
+        server.start_reading()
+        server.answers(*range(50))
+
+    def test_a_signal_ends_the_server_while_nobody_reads_the_answers(self) -> None:
+        server = self.start(reading=False)
+        server.send(discover(1), call(2, "echo", value="x" * 1_000_000))
+        assert server.popen.stdout is not None
+        self.assertTrue(server.popen.stdout.readline().startswith(b'{"jsonrpc'))
+        self.assertTrue(server.popen.stdout.read(1))  # the second answer has begun
+        server.popen.send_signal(signal.SIGTERM)
+        self.assertEqual(server.popen.wait(2), 143)
+
+    # --- the command line -------------------------------------------------------------
+
+    def serve(self, *arguments: str) -> Process:
+        process = Process([sys.executable, str(PROGRAM), "serve", *arguments])
+        self.addCleanup(process.stop)
+        return process
+
+    def test_the_built_in_demo(self) -> None:
+        server = self.serve()
+        server.answer(discover(1))
+        cases = {"2 + 3 * 4": "14", "sin(30)": "0.5", "sqrt(16)": "4"}
+        for expression, value in cases.items():
+            with self.subTest(expression):
+                message = call(2, "calculator_arithmetic", expression=expression)
+                found = server.answer(message)["result"]["content"][0]["text"]
+                self.assertEqual(found, value)
+        server.close()
+        self.assertEqual(self.clean_exit(server), [])
+
+    def test_a_file_is_served_and_a_thread_left_behind_does_not_keep_it_alive(
+        self,
+    ) -> None:
+        left = "\nthreading.Thread(target=time.sleep, args=(60,)).start()\n"
+        server = self.serve(self.script(left))
+        server.answer(call(1, "add", a=1, b=2))
+        server.close()
+        with self.subTest("STD-18"):
+            self.assertEqual(self.clean_exit(server), [])
+
+    def test_what_cannot_be_served_is_said_in_one_line(self) -> None:
+        for arguments in (["no-such-file.py"], [f"{self.script('')}:nothing"]):
+            with self.subTest(arguments):
+                server = self.serve(*arguments)
+                status, left, errors = server.end()
+                self.assertEqual((status, left), (2, []))
+                self.assertEqual(len(errors.splitlines()), 1, errors)
+
+
+# --- one script, three transports -----------------------------------------------------------
+#
+# "->" is a message of the client, "<-" what has to come back. A message of the client gets
+# jsonrpc and the required _meta; of one that comes back, what is written must be there. "$x"
+# stands for whatever came, and for that again later; "..." for anything.
+
+STOP = b"no line"
+TRANSCRIPTS = {
+    "requests one after the other": """
+        -> {"id": 0, "method": "server/discover"}
+        <- {"id": 0, "result": {"resultType": "complete", "supportedVersions": ["2026-07-28"]}}
+        -> {"id": "", "method": "tools/call", "params": {"name": "add", "arguments": {"a": 1, "b": 2}}}
+        <- {"id": "", "result": {"content": [{"type": "text", "text": "3"}], "structuredContent": 3}}
+        -> {"id": 1180591620717411303424, "method": "resources/read", "params": {"uri": "note://a"}}
+        <- {"id": 1180591620717411303424, "result": {"contents": [{"text": "日本語 ✓ 🚀"}]}}
+        -> {"id": "x", "method": "prompts/get", "params": {"name": "ask", "arguments": {"name": "Ann"}}}
+        <- {"id": "x", "result": {"messages": [{"role": "user", "content": {"text": "Ask Ann"}}]}}
+    """,
+    "errors": """
+        -> {"id": 1, "method": "no/such"}
+        <- {"id": 1, "error": {"code": -32601}}
+        -> {"id": 2, "method": "tools/call", "params": {"name": "ghost", "arguments": {}}}
+        <- {"id": 2, "error": {"code": -32602}}
+        -> {"id": 3, "method": "tools/call", "params": {"name": "add", "arguments": {"a": "x", "b": 1}}}
+        <- {"id": 3, "result": {"isError": true}}
+        -> {"id": 4, "method": "resources/read", "params": {"uri": "note://zzz"}}
+        <- {"id": 4, "error": {"code": -32602, "data": {"uri": "note://zzz"}}}
+        -> {"id": 5, "method": "tools/call", "params": {"name": "leave", "arguments": {}}}
+        <- {"id": 5, "result": {"isError": true}}
+        -> {"id": 6, "method": "tools/list", "params": {"_meta": {"io.modelcontextprotocol/protocolVersion": "1900-01-01"}}}
+        <- {"id": 6, "error": {"code": -32022, "data": {"requested": "1900-01-01"}}}
+        -> {"id": 7, "method": "tools/list", "params": {"_meta": {"io.modelcontextprotocol/clientCapabilities": null}}}
+        <- {"id": 7, "error": {"code": -32602}}
+        -> {"id": 8, "method": "tools/call", "params": {"name": "greet", "arguments": {}}}
+        <- {"id": 8, "error": {"code": -32021, "data": {"requiredCapabilities": {"elicitation": {"form": {}}}}}}
+    """,
+    "progress": """
+        -> {"id": 1, "method": "tools/call", "params": {"name": "steps", "arguments": {"n": 2}, "_meta": {"progressToken": 1}}}
+        <- {"method": "notifications/progress", "params": {"progressToken": 1, "progress": 1, "total": 2}}
+        <- {"method": "notifications/progress", "params": {"progressToken": 1, "progress": 2}}
+        <- {"id": 1, "result": {"content": [{"text": "done"}]}}
+    """,
+    "a question": """
+        -> {"id": 1, "method": "tools/call", "params": {"name": "greet", "arguments": {}, "_meta": {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}}}
+        <- {"id": 1, "result": {"resultType": "input_required", "inputRequests": {"q": {"method": "elicitation/create"}}, "requestState": "$state"}}
+        -> {"id": 2, "method": "tools/call", "params": {"name": "greet", "arguments": {}, "requestState": "$state", "inputResponses": {"q": {"action": "accept", "content": {"name": "Ann"}}}, "_meta": {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}}}
+        <- {"id": 2, "result": {"resultType": "complete", "content": [{"text": "Hello Ann"}]}}
+    """,
+    "a stream": """
+        -> {"id": "L", "method": "subscriptions/listen", "params": {"notifications": {"toolsListChanged": true, "resourceSubscriptions": ["note://a", "nope://x"]}}}
+        <- {"method": "notifications/subscriptions/acknowledged", "params": {"_meta": {"io.modelcontextprotocol/subscriptionId": "L"}, "notifications": {"toolsListChanged": true, "resourceSubscriptions": ["note://a"]}}}
+        -> {"id": 2, "method": "tools/call", "params": {"name": "touch", "arguments": {"uri": "note://b"}}}
+        <- {"id": 2, "result": {}}
+        -> {"id": 3, "method": "tools/call", "params": {"name": "touch", "arguments": {"uri": "note://a"}}}
+        <- {"id": 3, "result": {}}
+        <- {"method": "notifications/resources/updated", "params": {"_meta": {"io.modelcontextprotocol/subscriptionId": "L"}, "uri": "note://a"}}
+        -> {"id": 4, "method": "tools/call", "params": {"name": "grow", "arguments": {}}}
+        <- {"method": "notifications/tools/list_changed", "params": {"_meta": {"io.modelcontextprotocol/subscriptionId": "L"}}}
+        <- {"id": 4, "result": {}}
+        -> {"method": "notifications/cancelled", "params": {"requestId": "L"}}
+        -> {"id": 5, "method": "tools/call", "params": {"name": "echo", "arguments": {"value": 1}}}
+        <- {"id": 5, "result": {}}
+        -> {"id": 6, "method": "tools/call", "params": {"name": "grow", "arguments": {}}}
+        <- {"id": 6, "result": {}}
+    """,
+    "cancelling": """
+        -> {"id": 1, "method": "tools/call", "params": {"name": "hold", "arguments": {}}}
+        -> {"id": 2, "method": "server/discover"}
+        <- {"id": 2, "result": {}}
+        -> {"method": "notifications/cancelled", "params": {"requestId": 1, "reason": "enough"}}
+        -> {"id": 1, "method": "tools/call", "params": {"name": "add", "arguments": {"a": 2, "b": 2}}}
+        <- {"id": 1, "result": {"content": [{"text": "4"}]}}
+    """,
+    "several at once": """
+        -> {"id": 1, "method": "tools/call", "params": {"name": "block", "arguments": {}}}
+        -> {"id": "1", "method": "tools/call", "params": {"name": "block", "arguments": {}}}
+        -> {"id": 2, "method": "server/discover"}
+        <- {"id": 2, "result": {}}
+        -> {"id": 3, "method": "tools/call", "params": {"name": "release", "arguments": {}}}
+        <- {"id": 1, "result": {"content": [{"text": "released"}]}}
+        <- {"id": "1", "result": {"content": [{"text": "released"}]}}
+        <- {"id": 3, "result": {}}
+    """,
+}
+
+
+def fixture() -> Server:
+    """Build the fixture in this process."""
+    names: dict[str, Any] = {}
+    exec(compile(FIXTURE, "fixture", "exec", flags=0, dont_inherit=True), names)
+    found = names["server"]
+    assert isinstance(found, Server)
+    return found
+
+
+def matches(pattern: JSON, found: JSON, known: dict[str, JSON]) -> bool:
+    """Tell whether a message holds what a transcript says."""
+    if pattern == "...":
+        return True
+    if isinstance(pattern, str) and pattern.startswith("$"):
+        return same(known.setdefault(pattern, found), found)
+    if isinstance(pattern, dict) and isinstance(found, dict):
+        return all(k in found and matches(v, found[k], known) for k, v in pattern.items())
+    if isinstance(pattern, list) and isinstance(found, list):
+        pairs = zip(pattern, found)
+        return len(pattern) == len(found) and all(matches(*two, known) for two in pairs)
+    return same(pattern, found)
+
+
+def belongs_to(message: JSON) -> Any:
+    """Return the id of the request that a message belongs to."""
+    if "id" in message:
+        found = message["id"]
+    else:
+        params = message["params"]
+        found = params.get("progressToken", params.get("_meta", {}).get(SUBSCRIPTION_ID))
+    return type(found), found
+
+
+class Transcripts:
+    """Runs each transcript over one transport, against a fresh fixture."""
+
+    incoming: asyncio.Queue[JSON]
+
+    async def connect(self) -> None:
+        raise NotImplementedError
+
+    async def send(self, message: JSON) -> None:
+        raise NotImplementedError
+
+    async def disconnect(self) -> None:
+        raise NotImplementedError
+
+    async def test_transcripts(self: Any) -> None:
+        for name, text in TRANSCRIPTS.items():
+            with self.subTest(name):
+                self.incoming = asyncio.Queue()
+                await self.connect()
+                try:
+                    await self.play(text)
+                finally:
+                    await self.disconnect()
+
+    async def play(self: Any, text: str) -> None:
+        waiting: list[JSON] = []
+        known: dict[str, JSON] = {}
+        for line in filter(None, map(str.strip, text.splitlines())):
+            arrow, message = line[:2], json.loads(line[2:])
+            if arrow == "->":
+                await self.send(self.complete(message, known))
+                continue
+            while not (mine := [m for m in waiting if belongs_to(m) == belongs_to(message)]):
+                waiting.append(await asyncio.wait_for(self.incoming.get(), 5))
+            waiting.remove(mine[0])
+            self.assertTrue(matches(message, mine[0], known), f"{line}\n{mine[0]}")
+        await self.send(self.complete({"id": "end", "method": "server/discover"}, known))
+        while not waiting or belongs_to(waiting[-1]) != (str, "end"):
+            waiting.append(await asyncio.wait_for(self.incoming.get(), 5))
+        self.assertEqual(len(waiting), 1, waiting)
+
+    def complete(self, message: JSON, known: dict[str, JSON]) -> JSON:
+        """Add what each message has, and put in what came before."""
+        text = json.dumps({"jsonrpc": "2.0", **message})
+        for name, value in known.items():
+            text = text.replace(json.dumps(name), json.dumps(value))
+        message = json.loads(text)
+        if "id" in message:
+            params = message.setdefault("params", {})
+            params["_meta"] = {**META, **params.get("_meta", {})}
+        return message
+
+
+class TranscriptsInMemory(Transcripts, unittest.IsolatedAsyncioTestCase):
+    """The in-memory transport: the Exchange itself, through the real encoder."""
+
+    async def connect(self) -> None:
+        self.exchange = lint(fixture().handle)
+        self.tasks: dict[Any, asyncio.Task[None]] = {}
+
+    async def send(self, message: JSON) -> None:
+        found = mcp_ref.read_message(mcp_ref.decode(mcp_ref.encode(message)))
+        if isinstance(found, mcp_ref.Request):
+            key = type(found.id), found.id
+            self.tasks[key] = asyncio.create_task(self.run_one(found))
+            await asyncio.sleep(0)
+        elif found.method == "notifications/cancelled":
+            id = found.params["requestId"]
+            self.tasks[type(id), id].cancel()
+
+    async def run_one(self, found: mcp_ref.Request) -> None:
+        async def send(message: JSON) -> None:
+            self.incoming.put_nowait(json.loads(mcp_ref.encode(message)))
+
+        response = await self.exchange(found, send)
+        self.incoming.put_nowait(json.loads(mcp_ref.encode_response(response)[0]))
+
+    async def disconnect(self) -> None:
+        for task in self.tasks.values():
+            task.cancel()
+        await asyncio.wait(self.tasks.values())
+
+
+class TranscriptsOverStdio(Transcripts, unittest.IsolatedAsyncioTestCase):
+    """A real subprocess, one for all of them."""
+
+    process: Process | None = None
+
+    async def connect(self) -> None:
+        if self.process is None:
+            self.process = self.begin()
+        self.reader = asyncio.create_task(self.read())
+
+    def begin(self) -> Process:
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        path = pathlib.Path(directory.name, "server.py")
+        path.write_text(FIXTURE + RUN, encoding="utf-8")
+        process = Process([sys.executable, str(path)])
+        self.addCleanup(process.stop)
+        return process
+
+    async def read(self) -> None:
+        assert self.process is not None
+        while (data := await asyncio.to_thread(self.process.lines.get)) != STOP:
+            self.incoming.put_nowait(json.loads(data))
+
+    async def send(self, message: JSON) -> None:
+        assert self.process is not None
+        self.process.send(message)
+
+    async def disconnect(self) -> None:
+        assert self.process is not None
+        self.process.lines.put(STOP)
+        await self.reader
+
+
+@unittest.skipUnless(hasattr(mcp_ref, "serve_http"), "without Streamable HTTP")
+class TranscriptsOverHttp(Transcripts, unittest.IsolatedAsyncioTestCase):
+    """A real socket: one connection per request."""
+
+    async def connect(self) -> None:
+        ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.server = asyncio.create_task(
+            mcp_ref.serve_http(fixture(), "127.0.0.1", 0, on_ready=ready.set_result)
+        )
+        await asyncio.wait([self.server, ready], return_when=asyncio.FIRST_COMPLETED)
+        self.address = (await ready).split("/")[2]
+        self.open: dict[Any, tuple[asyncio.Task[None], asyncio.StreamWriter]] = {}
+
+    async def send(self, message: JSON) -> None:
+        params = message.get("params", {})
+        if message["method"] == "notifications/cancelled":
+            # Closing the stream is the cancellation.
+            id = params["requestId"]
+            task, writer = self.open.pop((type(id), id))
+            task.cancel()
+            writer.close()
+            return
+        body = json.dumps(message).encode()
+        meta = params["_meta"]
+        fields = {
+            "Host": self.address,
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+            "Content-Length": len(body),
+            "MCP-Protocol-Version": meta["io.modelcontextprotocol/protocolVersion"],
+            "Mcp-Method": message["method"],
+        }
+        if "name" in params or "uri" in params:
+            fields["Mcp-Name"] = params.get("name", params.get("uri"))
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        host, port = self.address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"POST /mcp HTTP/1.1\r\n{head}\r\n".encode() + body)
+        task = asyncio.create_task(self.read(reader, writer))
+        self.open[type(message["id"]), message["id"]] = task, writer
+
+    async def read(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        if "text/event-stream" not in head:
+            (length,) = re.findall(r"content-length: (\d+)", head)
+            self.incoming.put_nowait(json.loads(await reader.readexactly(int(length))))
+        elif "transfer-encoding: chunked" in head:
+            while size := int(await reader.readline(), 16):
+                data = await reader.readexactly(size + 2)
+                self.events(data[:-2].decode())
+        else:
+            self.events((await reader.read()).decode())
+        writer.close()
+
+    def events(self, text: str) -> None:
+        for event in text.split("\n\n"):
+            data = [one[5:] for one in event.splitlines() if one.startswith("data:")]
+            if "".join(data).strip():
+                self.incoming.put_nowait(json.loads("\n".join(data)))
+
+    async def disconnect(self) -> None:
+        for task, writer in self.open.values():
+            task.cancel()
+            writer.close()
+        self.server.cancel()
+        await asyncio.wait([self.server])
+
+
+# --- basic/transports/streamable-http, Request Metadata -----------------------------------
+
+
+class HeaderMirroring(Case):
+    """Standard and custom headers against the body, in memory."""
+
+    ROUTE = {
+        "type": "object",
+        "properties": {
+            "region": {"type": "string", "x-mcp-header": "Region"},
+            "on": {"type": "boolean", "x-mcp-header": "On"},
+            "n": {"type": "integer", "x-mcp-header": "N"},
+            "where": {
+                "type": "object",
+                "properties": {
+                    "zone": {"type": ["string", "null"], "x-mcp-header": "zoNE"}
+                },
+            },
+        },
+    }
+
+    def setUp(self) -> None:
+        super().setUp()
+        server = self.server
+
+        @server.tool(schema=self.ROUTE)
+        def route(**arguments: Any) -> str:
+            return json.dumps(arguments, sort_keys=True)
+
+        @server.tool(name="grüße an alle")
+        def greet() -> str:
+            return "hallo"
+
+        @server.tool(name="=?base64?literal?=")
+        def literal() -> str:
+            return "literal"
+
+        @server.resource("note://{name}")
+        def note(name: str) -> str:
+            return name
+
+        @server.prompt
+        def help() -> str:
+            return "help"
+
+        @server.complete("note://{name}", "name")
+        def names(value: str) -> list[str]:
+            return []
+
+    def mirror(self, method: str, params: JSON) -> dict[str, str]:
+        """Return the right standard headers for a request."""
+        headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": method}
+        name = params.get({"resources/read": "uri"}.get(method, "name"))
+        if isinstance(name, str):
+            headers["mcp-name"] = mcp_ref.encode_header_value(name)
+        return headers
+
+    async def post(
+        self, method: str, params: JSON = None, headers: JSON = None, **options: Any
+    ) -> Reply:
+        """Carry out a request with good headers, some of them replaced or removed."""
+        params = params or {}
+        merged = self.mirror(method, params) | (headers or {})
+        given = {k: v for k, v in merged.items() if v is not None}
+        return await self.call(method, params, headers=given, **options)
+
+    async def route(self, arguments: JSON, **param: str) -> Reply:
+        headers = {f"mcp-param-{name.lower()}": value for name, value in param.items()}
+        params = {"name": "route", "arguments": arguments}
+        return await self.post("tools/call", params, headers)
+
+    def assertMismatch(self, reply: Reply, *words: str) -> None:
+        """http-61, http-69: the code, the status that goes with it, and what differs."""
+        self.assertEqual(reply.error["code"], -32020)
+        self.assertEqual(mcp_ref.HTTP_STATUS[reply.error["code"]], 400)
+        for word in words:
+            self.assertIn(word, reply.error["message"])
+
+    EVERY = [
+        ("server/discover", {}),
+        ("tools/list", {}),
+        ("tools/call", {"name": "route"}),
+        ("resources/list", {}),
+        ("resources/templates/list", {}),
+        ("resources/read", {"uri": "note://a"}),
+        ("prompts/list", {}),
+        ("prompts/get", {"name": "help"}),
+        (
+            "completion/complete",
+            {
+                "ref": {"type": "ref/resource", "uri": "note://{name}"},
+                "argument": {"name": "name", "value": ""},
+            },
+        ),
+    ]
+
+    @spec("http-26", "http-32", "http-67")
+    async def test_headers_that_say_what_the_body_says_are_accepted(self) -> None:
+        for method, params in self.EVERY:
+            with self.subTest(method):
+                self.assertIn("result", (await self.post(method, params)).response)
+
+    @spec("http-25", "http-31", "http-32", "http-69")
+    async def test_each_standard_header_is_required_on_every_request(self) -> None:
+        for method, params in self.EVERY:
+            names = ["mcp-protocol-version", "mcp-method"]
+            if {"name", "uri"} & params.keys():
+                names.append("mcp-name")
+            for name in names:
+                with self.subTest(method, missing=name):
+                    reply = await self.post(method, params, {name: None})
+                    self.assertMismatch(reply, "missing")
+
+    @spec("http-31", "versioning-10")
+    async def test_who_sends_no_version_header_learns_the_versions(self) -> None:
+        for method in ("tools/list", "initialize", "no/such"):
+            with self.subTest(method):
+                reply = await self.post(method, {}, {"mcp-protocol-version": None})
+                self.assertMismatch(reply, "MCP-Protocol-Version", "2026-07-28")
+
+    @spec("http-26", "http-27", "http-60", "http-67", "http-69")
+    async def test_headers_that_differ_from_the_body_are_refused(self) -> None:
+        bad = {
+            "mcp-protocol-version": ("2025-11-25", "2026-07-28 ", "", "2026-07-28, a"),
+            "mcp-method": ("tools/list", "Tools/Call", "TOOLS/CALL", "", "tools/call2"),
+            "mcp-name": ("other", "Route", "route ", "", "route,route", '"route"'),
+        }
+        for name, values in bad.items():
+            for value in values:
+                if value == "route ":  # optional whitespace is no part of the value
+                    continue
+                with self.subTest(name, value=value):
+                    params = {"name": "route", "arguments": {}}
+                    reply = await self.post("tools/call", params, {name: value})
+                    self.assertMismatch(reply)
+
+    @spec("http-27", "http-28", "versioning-01")
+    async def test_headers_are_compared_before_the_version_is_judged(self) -> None:
+        old = {"io.modelcontextprotocol/protocolVersion": "2025-11-25"}
+        differs = await self.post("tools/list", meta=old)
+        self.assertMismatch(differs, "2026-07-28", "2025-11-25")
+        agrees = await self.post(
+            "tools/list", None, {"mcp-protocol-version": "2025-11-25"}, meta=old
+        )
+        self.assertEqual(agrees.error["code"], -32022)
+        self.assertEqual(agrees.error["data"]["supported"], ["2026-07-28"])
+        self.assertEqual(agrees.error["data"]["requested"], "2025-11-25")
+        self.assertEqual(mcp_ref.HTTP_STATUS[-32022], 400)
+
+    @spec("base-52", "base-53")
+    async def test_a_body_without_meta_is_the_fault_of_the_body(self) -> None:
+        for meta in ({}, {"io.modelcontextprotocol/protocolVersion": 5}, None, "x"):
+            with self.subTest(meta=meta):
+                message = mcp_ref.request_message(1, "tools/list", {"_meta": meta})
+                found = mcp_ref.read_message(
+                    message, headers=self.mirror("tools/list", {})
+                )
+                reply = await exchange(self.server, found)
+                self.assertEqual(reply.error["code"], -32602)
+
+    @spec("http-29")
+    async def test_an_unknown_method_is_404_once_its_headers_agree(self) -> None:
+        reply = await self.post("tools/lisp")
+        self.assertEqual(reply.error["code"], -32601)
+        self.assertEqual(mcp_ref.HTTP_STATUS[-32601], 404)
+        self.assertMismatch(
+            await self.post("tools/lisp", {}, {"mcp-method": "tools/list"})
+        )
+
+    async def test_without_headers_nothing_is_compared(self) -> None:
+        """stdio has none, and `headers=None` says so; an empty mapping is HTTP."""
+        self.assertIn("eu", (await self.tool("route", {"region": "eu"})).text)
+        self.assertMismatch(await self.call("tools/list", headers={}))
+
+    async def test_mcp_name_counts_only_where_it_mirrors_something(self) -> None:
+        for method, params in self.EVERY:
+            if {"name", "uri"} & params.keys():
+                continue
+            with self.subTest(method):
+                for extra in ({"name": "x"}, {"uri": "x"}, {"": "x"}):
+                    reply = await self.call(
+                        method,
+                        params | extra,
+                        headers=self.mirror(method, {}) | {"mcp-name": "whatever"},
+                    )
+                    self.assertIn("result", reply.response)
+
+    async def test_a_name_that_is_no_string_is_the_fault_of_the_body(self) -> None:
+        for params in ({}, {"name": 5}, {"name": None}, {"name": ["route"]}):
+            with self.subTest(params):
+                reply = await self.post("tools/call", params, {"mcp-name": None})
+                self.assertEqual(reply.error["code"], -32602)
+
+    @spec("http-51", "http-53", "http-54", "http-60", "http-70")
+    async def test_an_encoded_name_is_decoded_before_it_is_compared(self) -> None:
+        """UNTESTED B4."""
+        cases = [
+            ("tools/call", "name", "grüße an alle", "=?base64?Z3LDvMOfZSBhbiBhbGxl?="),
+            ("tools/call", "name", "route", "=?base64?cm91dGU=?="),
+            ("prompts/get", "name", "help", "=?base64?aGVscA==?="),
+            ("resources/read", "uri", "note://a", "=?base64?bm90ZTovL2E=?="),
+        ]
+        for method, key, name, header in cases:
+            with self.subTest(header):
+                reply = await self.post(method, {key: name}, {"mcp-name": header})
+                self.assertIn("result", reply.response)
+                other = await self.post(method, {key: name + "x"}, {"mcp-name": header})
+                self.assertMismatch(other)
+
+    @spec("http-52", "http-54", "http-69", "http-70")
+    async def test_a_name_in_bad_base64_is_refused(self) -> None:
+        for header in (
+            "=?BASE64?cm91dGU=?=",  # http-52: the marker is lower case
+            "=?base64?cm91dGU?=",  # no padding
+            "=?base64?cm91dGU==?=",  # too much of it
+            "=?base64?cm91 dGU=?=",
+            "=?base64?cm91dGV=?=",  # bits behind the end
+            "=?base64?cm-1dGU=?=",  # the alphabet of URLs
+            "=?base64?/w==?=",  # not UTF-8
+            "=?base64?cm91dGU=",
+            "cm91dGU=?=",
+            "route\x01",
+            "rout\xe9",
+        ):
+            with self.subTest(header):
+                reply = await self.post(
+                    "tools/call", {"name": "route"}, {"mcp-name": header}
+                )
+                self.assertMismatch(reply, "Mcp-Name")
+
+    @spec("http-55")
+    async def test_a_name_that_looks_encoded_must_come_encoded(self) -> None:
+        params = {"name": "=?base64?literal?="}
+        self.assertEqual((await self.post("tools/call", params)).text, "literal")
+        plain = {"mcp-name": "=?base64?literal?="}
+        self.assertMismatch(await self.post("tools/call", params, plain))
+
+    # --- the encoding of values -----------------------------------------------------------
+
+    ENCODED = [  # the table of the specification, and the edges around it
+        ("us-west1", "us-west1"),
+        ("Hello, 世界", "=?base64?SGVsbG8sIOS4lueVjA==?="),
+        (" padded ", "=?base64?IHBhZGRlZCA=?="),
+        ("line1\nline2", "=?base64?bGluZTEKbGluZTI=?="),
+        ("=?base64?literal?=", "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="),
+        ("=?base64?", "=?base64?"),
+        ("=?BASE64?a?=", "=?BASE64?a?="),
+        ("a\tb c", "a\tb c"),
+        ("\ta", "=?base64?CWE=?="),
+        ("a\x7f", "=?base64?YX8=?="),
+        ("a\r\nEvil: 1", "=?base64?YQ0KRXZpbDogMQ==?="),
+        ("", ""),
+        ("\x00", "=?base64?AA==?="),
+        ("ÿ", "=?base64?w78=?="),
+        (42, "42"),
+        (-7, "-7"),
+        (0, "0"),
+        (2**53 - 1, "9007199254740991"),
+        (True, "true"),
+        (False, "false"),
+    ]
+
+    @spec("http-49", "http-50", "http-52", "http-55")
+    def test_values_are_written_as_the_specification_shows(self) -> None:
+        for value, header in self.ENCODED:
+            with self.subTest(value=value):
+                self.assertEqual(mcp_ref.encode_header_value(value), header)
+
+    @spec("http-53", "http-54")
+    def test_what_was_written_is_read_back(self) -> None:
+        chance = random.Random(7)
+        texts = [value for value, _ in self.ENCODED if isinstance(value, str)]
+        alphabet = 'aZ0 \t=?base64,:;%"\\\r\n\x00\x7fäß世\U0001f600'
+        texts += ["".join(chance.choices(alphabet, k=n % 12)) for n in range(500)]
+        for text in texts:
+            with self.subTest(text):
+                header = mcp_ref.encode_header_value(text)
+                self.assertRegex(header, r"\A[\t -~]*\Z")
+                self.assertEqual(header, header.strip())
+                self.assertEqual(mcp_ref.decode_header_value(header), text)
+
+    @spec("http-53", "http-59")
+    def test_headers_that_cannot_be_read_raise(self) -> None:
+        for header in (
+            "a\x01b",
+            "ü",
+            "a\x7f",
+            "a\nb",
+            "=?base64?a?=",
+            "=?base64?YQ?=",
+            "=?base64?YR==?=",
+            "=?base64?Y Q==?=",
+            "=?base64?YQ==\t?=",
+            "=?base64?_w==?=",
+            "=?base64?/w==?=",
+            "=?base64?7aCA?=",  # a surrogate, which no UTF-8 holds
+        ):
+            with self.subTest(header), self.assertRaises(ValueError):
+                mcp_ref.decode_header_value(header)
+
+    # --- custom headers -------------------------------------------------------------------
+
+    @spec("http-60", "http-61", "http-62", "http-65", "tools-28")
+    async def test_arguments_and_their_headers_must_agree(self) -> None:
+        """XMH-02, UNTESTED B1."""
+        good = [
+            ({}, {}),
+            ({"region": "us"}, {"Region": "us"}),
+            ({"region": ""}, {"Region": ""}),
+            ({"region": "ü "}, {"Region": "=?base64?w7wg?="}),
+            ({"region": "us"}, {"Region": "=?base64?dXM=?="}),
+            ({"region": "null"}, {"Region": "null"}),
+            ({"on": True}, {"On": "true"}),
+            ({"on": False}, {"On": "false"}),
+            ({"n": -7}, {"N": "-7"}),
+            ({"where": {"zone": "a"}}, {"Zone": "a"}),
+            ({"where": {}}, {}),
+        ]
+        for arguments, headers in good:
+            with self.subTest(arguments=arguments, headers=headers):
+                reply = await self.route(arguments, **headers)
+                self.assertEqual(json.loads(reply.text), arguments)
+        bad = [
+            ({"region": "us"}, {}),
+            ({}, {"Region": "us"}),
+            ({}, {"Region": ""}),
+            ({"region": "us"}, {"Region": "US"}),
+            ({"region": "us"}, {"Region": "eu"}),
+            ({"region": "us"}, {"Region": ""}),
+            ({"region": ""}, {}),
+            ({"on": True}, {"On": "True"}),
+            ({"on": True}, {"On": "1"}),
+            ({"on": True}, {"On": "false"}),
+            ({"on": False}, {"On": ""}),
+            ({"where": {"zone": "a"}}, {}),
+            ({"where": {"zone": "a"}}, {"Zone": "b"}),
+            ({"where": "a"}, {"Zone": "a"}),
+            ({"zone": "a"}, {"Zone": "a"}),
+            ({"region": {}}, {"Region": "{}"}),
+        ]
+        for arguments, headers in bad:
+            with self.subTest(arguments=arguments, headers=headers):
+                self.assertMismatch(
+                    await self.route(arguments, **headers), "Mcp-Param-"
+                )
+
+    @spec("http-63", "http-64")
+    async def test_no_header_is_expected_for_what_is_null_or_absent(self) -> None:
+        """UNTESTED B6."""
+        for arguments in ({}, {"where": {"zone": None}}, {"where": {}}):
+            with self.subTest(arguments=arguments):
+                reply = await self.route(arguments)
+                self.assertEqual(json.loads(reply.text), arguments)
+        for header in ("null", "None", "", "a"):
+            with self.subTest(header):
+                arguments = {"where": {"zone": None}}
+                self.assertMismatch(await self.route(arguments, Zone=header))
+
+    @spec("http-42", "http-68", "tools-27")
+    async def test_integers_are_compared_as_numbers_and_kept_safe(self) -> None:
+        """XMH-03, UNTESTED B6."""
+        top = 2**53 - 1
+        for value, header in (
+            (42, "42"),
+            (42, "42.0"),
+            (42.0, "42"),
+            (42, "42.000"),
+            (0, "0"),
+            (0, "-0"),
+            (top, str(top)),
+            (-top, str(-top)),
+        ):
+            with self.subTest(value=value, header=header):
+                reply = await self.route({"n": value}, N=header)
+                self.assertEqual(json.loads(reply.text), {"n": value})
+        for value, header in (
+            (42, "43"),
+            (42, "42.5"),
+            (42, ""),
+            (42, "0x2A"),
+            (42, "NaN"),
+            (42, "Infinity"),
+            (42, "4_2"),
+            (42, "٤٢"),
+            (42, "forty-two"),
+            (1, "9" * 5000),
+            (1, "1." + "0" * 5000),
+            (top + 1, str(top + 1)),
+            (-top - 1, str(-top - 1)),
+            (top, str(top - 1)),
+            (10**400, "1" + "0" * 400),
+        ):
+            with self.subTest(value=value, header=header[:20]):
+                self.assertMismatch(await self.route({"n": value}, N=header))
+
+    @spec("http-60")
+    async def test_arguments_of_the_wrong_type_are_told_to_the_model(self) -> None:
+        """The header agrees, so what is wrong is the argument: an isError text."""
+        for arguments, headers in (
+            ({"n": "5"}, {"N": "5"}),
+            ({"n": True}, {"N": "true"}),
+            ({"n": 1.5}, {"N": "1.5"}),
+            ({"on": "true"}, {"On": "true"}),
+            ({"region": 5}, {"Region": "5"}),
+        ):
+            with self.subTest(arguments=arguments):
+                reply = await self.route(arguments, **headers)
+                if arguments == {"n": 1.5}:  # no header can say that: refused before
+                    self.assertMismatch(reply)
+                    continue
+                self.assertTrue(reply.result["isError"])
+                self.assertIn(next(iter(arguments)), reply.text)
+
+    @spec("http-58", "http-59")
+    async def test_unknown_headers_are_ignored_and_known_ones_read_strictly(
+        self,
+    ) -> None:
+        """XMH-04."""
+        reply = await self.route({}, Unknown="x", Other="a\x01b")
+        self.assertEqual(json.loads(reply.text), {})
+        for header in ("a\x01b", "\xc3\xbc", "ü", "=?base64?YQ?=", "=?base64?/w==?="):
+            with self.subTest(header):
+                self.assertMismatch(await self.route({"region": "a"}, Region=header))
+                self.assertMismatch(await self.route({}, Region=header))
+
+    @spec("http-54", "http-60", "http-70")
+    async def test_encoded_parameters_are_read_strictly(self) -> None:
+        """UNTESTED B5."""
+        raw = "r" * 2
+        right = base64.b64encode(raw.encode()).decode()
+        for text in (right, right.rstrip("="), right + "=", right[:-1] + "\n", " "):
+            with self.subTest(text):
+                reply = await self.route({"region": raw}, Region=f"=?base64?{text}?=")
+                if text == right:
+                    self.assertIn("result", reply.response)
+                else:
+                    self.assertMismatch(reply)
+
+    @spec("http-66")
+    async def test_names_of_headers_have_no_case(self) -> None:
+        """Transports hand over lower case; the annotation may be written as one likes."""
+        reply = await self.route({"where": {"zone": "a"}}, ZONE="a")
+        self.assertIn("result", reply.response)
+
+    # --- annotations that are refused when the tool is registered -------------------------
+
+    @spec(
+        *("http-37", "http-38", "http-39", "tools-22", "tools-23", "tools-24"),
+        *("http-40", "http-41", "tools-25", "tools-26"),
+    )
+    def test_annotations_that_break_a_rule_are_refused(self) -> None:
+        """XMH-01."""
+        text = {"type": "string"}
+
+        def named(name: JSON) -> JSON:
+            return {"a": {**text, "x-mcp-header": name}}
+
+        def typed(kind: JSON) -> JSON:
+            return {"a": {"type": kind, "x-mcp-header": "A"}}
+
+        for properties in (
+            *map(named, ("", "a b", "a:b", "x\r\nEvil: 1", "a\n", "ä", "a,b", "a/b")),
+            *map(named, (5, None, True, ["A"], {"name": "A"}, "a\x00", " a", "(a)")),
+            *map(typed, ("number", "object", "array", "null", ["string", "integer"])),
+            *map(typed, (["null"], ["number", "null"], ["string", "null", "integer"])),
+            {"a": {"x-mcp-header": "A"}},
+            {"a": {"enum": ["x"], "x-mcp-header": "A"}},
+            named("Region") | {"b": {**text, "x-mcp-header": "Region"}},
+            named("Region") | {"b": {**text, "x-mcp-header": "REGION"}},
+            named("R")
+            | {
+                "b": {
+                    "type": "object",
+                    "properties": {"c": {**text, "x-mcp-header": "r"}},
+                }
+            },
+        ):
+            with self.subTest(properties):
+                self.assertRefused({"type": "object", "properties": properties})
+
+    @spec("http-43", "http-44", "tools-28")
+    def test_annotations_off_the_path_of_properties_are_refused(self) -> None:
+        mirrored = {"type": "string", "x-mcp-header": "A"}
+        inside = {"type": "object", "properties": {"a": mirrored}}
+        for schema in (
+            {"x-mcp-header": "A"},
+            {"properties": {"l": {"type": "array", "items": mirrored}}},
+            {"properties": {"l": {"type": "array", "items": inside}}},
+            {"properties": {"l": {"type": "array", "prefixItems": [mirrored]}}},
+            {"properties": {"l": {"type": "array", "contains": mirrored}}},
+            {"properties": {"l": {"type": "array", "unevaluatedItems": mirrored}}},
+            {"properties": {"l": {"allOf": [mirrored]}}},
+            {"allOf": [inside]},
+            {"anyOf": [inside, True]},
+            {"oneOf": [inside]},
+            {"not": {"not": inside}},
+            {"if": inside},
+            {"then": inside},
+            {"else": inside},
+            {"$defs": {"d": mirrored}},
+            {"$defs": {"d": mirrored}, "properties": {"a": {"$ref": "#/$defs/d"}}},
+            {"patternProperties": {"^a": mirrored}},
+            {"additionalProperties": mirrored},
+            {"propertyNames": mirrored},
+            {"unevaluatedProperties": mirrored},
+            {"dependentSchemas": {"a": inside}},
+            {"definitions": {"d": mirrored}},
+        ):
+            with self.subTest(schema):
+                self.assertRefused({"type": "object", **schema})
+
+    def assertRefused(self, schema: JSON) -> None:
+        server = Server("t")
+        with self.assertRaisesRegex(ValueError, "x-mcp-header"):
+            server.tool(lambda **arguments: None, name="t", schema=schema)
+        self.assertNotIn("tools", server.capabilities)
+
+    @spec("http-37", "http-43")
+    def test_annotations_that_keep_the_rules_are_found_with_their_path(self) -> None:
+        found = {one.path: one for one in mcp_ref.mirrored_parameters(self.ROUTE)}
+        self.assertEqual(
+            {path: (one.name, one.type) for path, one in found.items()},
+            {
+                ("region",): ("Region", "string"),
+                ("on",): ("On", "boolean"),
+                ("n",): ("N", "integer"),
+                ("where", "zone"): ("zoNE", "string"),
+            },
+        )
+        every = "!#$%&'*+-.^_`|~09azAZ"  # tchar
+        schema = {"properties": {"a": {"type": "string", "x-mcp-header": every}}}
+        self.assertEqual(mcp_ref.mirrored_parameters(schema)[0].name, every)
+
+    def test_data_that_looks_like_an_annotation_is_none(self) -> None:
+        looks = {"x-mcp-header": "a b"}
+        for schema in (
+            {"properties": {"a": {"const": looks}}},
+            {"properties": {"a": {"enum": [looks]}}},
+            {"properties": {"a": {"default": looks, "examples": [looks]}}},
+            {"properties": {"x-mcp-header": {"type": "string"}}},
+            {"properties": {"properties": {"type": "string"}}},
+            True,
+            {},
+        ):
+            with self.subTest(schema):
+                self.assertEqual(mcp_ref.mirrored_parameters(schema), ())
+
+    @spec("http-34", "tools-13")
+    async def test_an_annotation_may_come_from_a_type_hint(self) -> None:
+        server = self.server
+
+        @server.tool
+        def place(
+            region: Annotated[str, {"x-mcp-header": "Region"}], n: int = 0
+        ) -> str:
+            return region
+
+        (wire,) = [one for one in await self.listed() if one["name"] == "place"]
+        self.assertEqual(
+            wire["inputSchema"]["properties"]["region"]["x-mcp-header"], "Region"
+        )
+        params = {"name": "place", "arguments": {"region": "eu"}}
+        good = await self.post("tools/call", params, {"mcp-param-region": "eu"})
+        self.assertEqual(good.text, "eu")
+        self.assertMismatch(await self.post("tools/call", params))
+
+    async def listed(self) -> list[JSON]:
+        tools: list[JSON] = (await self.call("tools/list")).result["tools"]
+        return tools
+
+
+# --- client/elicitation -------------------------------------------------------------------
+
+
+class FormColor(enum.Enum):
+    RED = "#FF0000"
+    GREEN = "#00FF00"
+
+
+class FormSize(enum.Enum):
+    SMALL = "s"
+    TWO = 2
+
+
+@dataclass
+class FormContact:
+    name: Annotated[str, "Your full name"]
+    email: Annotated[str, {"format": "email"}]
+    age: Annotated[int, {"minimum": 18}] = 18
+    nick: str | None = None
+    colors: list[Literal["r", "g"]] | None = None
+
+
+class FormTicket(TypedDict, total=False):
+    seat: str
+    window: bool
+
+
+@dataclass
+class FormNested:
+    inner: FormContact
+
+
+def form(**properties: JSON) -> JSON:
+    """Return a form's schema; all fields are optional."""
+    return {"type": "object", "properties": properties}
+
+
+TEXT = {"type": "string"}
+FORM = {"elicitation": {"form": {}}}
+URL = {"elicitation": {"url": {}}}
+
+
+class Elicitation(Case):
+    """Forms and URLs: what may be asked, of whom, and what is made of the answers."""
+
+    def asking(self, schema: Any, message: str = "Which?") -> None:
+        """Register a tool `ask` that elicits once and reports the answer."""
+
+        async def ask(ctx: Context) -> Any:
+            answer = await ctx.elicit(message, schema, key="q")
+            return {
+                "action": answer.action,
+                "accepted": answer.accepted,
+                "content": answer.content,
+                "value": repr(answer.value),
+            }
+
+        self.server.tool(ask)
+
+    async def ask(self, capabilities: JSON = FORM, **options: Any) -> Reply:
+        return await self.tool("ask", capabilities=capabilities, **options)
+
+    async def reply(self, first: Reply, result: JSON, **options: Any) -> Reply:
+        params = {"name": "ask", "arguments": {}}
+        options.setdefault("capabilities", ALL_CAPABILITIES)
+        return await self.answer("tools/call", params, first, {"q": result}, **options)
+
+    # --- what goes out --------------------------------------------------------------------
+
+    EXAMPLES = [  # client/elicitation, Requested Schema
+        {
+            "type": "string",
+            "title": "Display Name",
+            "description": "Description text",
+            "minLength": 3,
+            "maxLength": 50,
+            "format": "email",
+            "default": "user@example.com",
+        },
+        {"type": "number", "title": "N", "minimum": 0, "maximum": 100, "default": 50},
+        {"type": "integer", "title": "N", "minimum": 0, "maximum": 100, "default": 50},
+        {"type": "boolean", "title": "B", "description": "text", "default": False},
+        {"type": "string", "enum": ["Red", "Green", "Blue"], "default": "Red"},
+        {
+            "type": "string",
+            "oneOf": [{"const": "#F00", "title": "R"}, {"const": "#0F0", "title": "G"}],
+            "default": "#F00",
+        },
+        {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 2,
+            "items": {"type": "string", "enum": ["Red", "Green"]},
+            "default": ["Red"],
+        },
+        {
+            "type": "array",
+            "items": {"anyOf": [{"const": "#F00", "title": "Red"}]},
+            "default": ["#F00"],
+        },
+    ]
+
+    @spec("elicitation-07", "elicitation-08", "elicitation-11")
+    async def test_the_forms_of_the_specification_go_out_as_they_are(self) -> None:
+        for field in self.EXAMPLES:
+            with self.subTest(field):
+                self.setUp()
+                schema = form(name=field) | {"required": ["name"]}
+                self.asking(copy.deepcopy(schema), "Please choose")
+                reply = await self.ask()
+                self.assertEqual(reply.result["resultType"], "input_required")
+                self.assertEqual(
+                    reply.result["inputRequests"]["q"],
+                    {
+                        "method": "elicitation/create",
+                        "params": {
+                            "mode": "form",
+                            "message": "Please choose",
+                            "requestedSchema": schema,
+                        },
+                    },
+                )
+
+    def test_type_hints_become_forms(self) -> None:
+        contact = {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "description": "Your full name"},
+                "email": {"type": "string", "format": "email"},
+                "age": {"type": "integer", "minimum": 18, "default": 18},
+                "nick": {"type": "string"},
+                "colors": {
+                    "type": "array",
+                    "items": {"type": "string", "enum": ["r", "g"]},
+                },
+            },
+            "required": ["name", "email"],
+        }
+        ticket = form(seat=TEXT, window={"type": "boolean"})
+
+        def one(schema: JSON) -> JSON:
+            return form(value=schema) | {"required": ["value"]}
+
+        for hint, schema in (
+            (FormContact, contact),
+            (FormTicket, ticket),
+            (bool, one({"type": "boolean"})),
+            (str, one({"type": "string"})),
+            (int, one({"type": "integer"})),
+            (float, one({"type": "number"})),
+            (Literal["a", "b"], one({"type": "string", "enum": ["a", "b"]})),
+            (FormColor, one({"type": "string", "enum": ["#FF0000", "#00FF00"]})),
+            (
+                list[Literal["a"]],
+                one({"type": "array", "items": {"type": "string", "enum": ["a"]}}),
+            ),
+        ):
+            with self.subTest(hint):
+                question = mcp_ref.elicitation("m", hint)
+                self.assertEqual(question.params["requestedSchema"], schema)
+                Wire.check("ElicitRequest", question.request)
+
+    def test_forms_beyond_flat_primitive_fields_are_refused(self) -> None:
+        nested = {"type": "object", "properties": {"a": TEXT}}
+        for schema in (
+            {},
+            TEXT,
+            {"type": "object"},
+            {"type": "object", "properties": []},
+            {"type": "array", "items": TEXT},
+            {"properties": {"a": TEXT}},
+            form(a=nested),
+            form(a={"type": "array", "items": nested}),
+            form(a={"type": "array", "items": {"anyOf": [nested]}}),
+            form(a={"type": "array", "items": TEXT}),
+            form(a={"type": "array", "items": [TEXT]}),
+            form(a={"type": "array"}),
+            form(a={"type": "null"}),
+            form(a={"type": ["string", "null"]}),
+            form(a={"anyOf": [TEXT]}),
+            form(a={"$ref": "#/$defs/a"}),
+            form(a={}),
+            form(a=True),
+            form(a=TEXT | {"format": "hostname"}),
+            form(a=TEXT | {"minLength": "three"}),
+            form(a=TEXT | {"pattern": "("}),
+            FormNested,
+            list[str],
+            list[FormContact],
+            tuple[int, int],
+            dict[str, str],
+            FormSize,
+        ):
+            with self.subTest(schema), self.assertRaises((ValueError, TypeError)):
+                question = mcp_ref.elicitation("m", schema)
+                self.assertNotEqual(
+                    question.params["requestedSchema"]["properties"], {}
+                )
+
+    @spec("elicitation-01", "elicitation-02", "elicitation-44")
+    def test_a_form_never_asks_for_secrets(self) -> None:
+        """UNTESTED B33."""
+        for name in (
+            *("password", "Password", "passphrase", "pin", "PIN", "api_key", "apiKey"),
+            *("API-Key", "access_token", "accessToken", "refresh_token", "secret"),
+            *(
+                "client_secret",
+                "private_key",
+                "creditCard",
+                "card_number",
+                "cvv",
+                "CVC",
+            ),
+        ):
+            with self.subTest(name):
+                with self.assertRaisesRegex(ValueError, "elicit_url"):
+                    mcp_ref.elicitation("m", form(**{name: TEXT}))
+        for name in ("pinned", "secretary", "username", "tokenizer", "card_holder"):
+            with self.subTest(name):
+                mcp_ref.elicitation("m", form(**{name: TEXT}))
+
+    @spec("elicitation-01", "elicitation-44")
+    async def test_a_tool_that_asks_for_a_secret_fails_instead(self) -> None:
+        self.asking(form(password=TEXT))
+        reply = await self.ask()
+        self.assertTrue(reply.result["isError"])
+        self.assertNotIn("inputRequests", reply.result)
+
+    @spec("elicitation-13", "elicitation-14")
+    async def test_a_url_goes_out_with_its_mode(self) -> None:
+        @self.server.tool
+        async def ask(ctx: Context) -> str:
+            answer = await ctx.elicit_url(
+                "Please log in", "https://mcp.example.com/c?d=1#e"
+            )
+            return f"{answer.action} {answer.content}"
+
+        reply = await self.ask(URL)
+        (asked,) = reply.result["inputRequests"].values()
+        self.assertEqual(
+            asked,
+            {
+                "method": "elicitation/create",
+                "params": {
+                    "mode": "url",
+                    "message": "Please log in",
+                    "url": "https://mcp.example.com/c?d=1#e",
+                },
+            },
+        )
+        Wire.check("ElicitRequest", asked)
+        for action in ("accept", "decline", "cancel"):
+            with self.subTest(action):
+                done = await self.answer(
+                    "tools/call",
+                    {"name": "ask", "arguments": {}},
+                    reply,
+                    {"question-1": {"action": action}},
+                    capabilities=URL,
+                )
+                self.assertEqual(done.text, f"{action} {{}}")
+
+    @spec("elicitation-14", "elicitation-30", "elicitation-31")
+    def test_bad_urls_and_urls_with_credentials_are_refused(self) -> None:
+        """UNTESTED B33."""
+        for url in (
+            *("", "example.com", "/path", "//example.com/", "https://", "https:///a"),
+            *("http:example.com", "ftp://example.com/", "file:///etc/passwd"),
+            *("javascript:alert(1)", "data:text/html,a", "mailto:a@example.com"),
+            *(
+                "https://example.com/a b",
+                "https://example.com/\n",
+                "https://e\x00.com/",
+            ),
+            *("https://example.com/<script>", 'https://example.com/"', " https://a.b/"),
+            *("https://[::1/", "https://user@example.com/", "https://u:p@example.com/"),
+            *("https://:p@example.com/", "https://@example.com/"),
+        ):
+            with self.subTest(url), self.assertRaises(ValueError):
+                mcp_ref.elicitation_url("m", url)
+
+    @spec("elicitation-33")
+    def test_http_outside_of_this_machine_is_warned_about(self) -> None:
+        for url, warns in (
+            ("https://example.com/", False),
+            ("http://localhost:8000/", False),
+            ("http://127.0.0.1/", False),
+            ("http://[::1]:80/", False),
+            ("http://example.com/", True),
+            ("http://localhost.example.com/", True),
+        ):
+            with self.subTest(url):
+                if warns:
+                    with self.assertLogs("mcp_ref", "WARNING"):
+                        mcp_ref.elicitation_url("m", url)
+                else:
+                    with self.assertNoLogs("mcp_ref", "WARNING"):
+                        mcp_ref.elicitation_url("m", url)
+
+    @spec("elicitation-32")
+    def test_a_url_in_a_form_is_warned_about(self) -> None:
+        for message, schema in (
+            ("see https://example.com/", form(a=TEXT)),
+            ("m", form(a=TEXT | {"description": "from http://example.com/"})),
+            ("m", form(a=TEXT | {"title": "HTTP https://example.com/"})),
+        ):
+            with self.subTest(message, schema=schema):
+                with self.assertLogs("mcp_ref", "WARNING"):
+                    mcp_ref.elicitation(message, schema)
+        with self.assertNoLogs("mcp_ref", "WARNING"):
+            mcp_ref.elicitation("which web page?", form(a=TEXT | {"format": "uri"}))
+
+    # --- of whom --------------------------------------------------------------------------
+
+    @spec("elicitation-05", "elicitation-06", "elicitation-02", "mrtr-18", "base-55")
+    async def test_only_modes_that_the_client_declared_are_asked(self) -> None:
+        """UNTESTED B25, B33."""
+
+        @self.server.tool
+        async def ask(ctx: Context, mode: str) -> str:
+            if mode == "form":
+                return str((await ctx.elicit("m", bool)).action)
+            return str((await ctx.elicit_url("m", "https://example.com/")).action)
+
+        for declared, modes in (
+            ({}, ""),
+            ({"elicitation": {}}, "form"),
+            ({"elicitation": {"form": {}}}, "form"),
+            ({"elicitation": {"url": {}}}, "url"),
+            ({"elicitation": {"form": {}, "url": {}}}, "form url"),
+            ({"elicitation": {"future": {}}}, ""),
+            ({"elicitation": None}, ""),
+            ({"elicitation": True}, ""),
+            ({"elicitation": {"url": True}}, ""),
+            ({"sampling": {}, "roots": {}}, ""),
+        ):
+            for mode in ("form", "url"):
+                with self.subTest(declared, mode=mode):
+                    reply = await self.ask(declared, arguments={"mode": mode})
+                    if mode in modes.split():
+                        self.assertEqual(reply.result["resultType"], "input_required")
+                        continue
+                    self.assertEqual(reply.error["code"], -32021)
+                    self.assertEqual(
+                        reply.error["data"]["requiredCapabilities"],
+                        {"elicitation": {mode: {}}},
+                    )
+
+    @spec("base-56")
+    async def test_everything_that_is_missing_is_named_at_once(self) -> None:
+        @self.server.tool
+        async def ask(ctx: Context) -> str:
+            await ctx.ask(
+                a=mcp_ref.elicitation("m", bool),
+                b=mcp_ref.elicitation_url("m", "https://example.com/"),
+                c=mcp_ref.sampling("hi", options={"tools": []}),
+                d=mcp_ref.list_roots(),
+            )
+            return "done"
+
+        reply = await self.ask({"elicitation": {}})
+        self.assertEqual(
+            reply.error["data"]["requiredCapabilities"],
+            {"elicitation": {"url": {}}, "sampling": {"tools": {}}, "roots": {}},
+        )
+
+    @spec(
+        *("elicitation-16", "elicitation-17", "elicitation-18"),
+        *("elicitation-25", "elicitation-42"),
+    )
+    async def test_an_answer_counts_only_for_the_user_who_was_asked(self) -> None:
+        self.asking(bool)
+        alice, bob = mcp_ref.Principal("alice"), mcp_ref.Principal("bob")
+        other = mcp_ref.Principal("alice", client="another app")
+        yes = {"action": "accept", "content": {"value": True}}
+        for asked, answers, fits in (
+            (alice, alice, True),
+            (alice, bob, False),
+            (alice, other, False),
+            (alice, None, False),
+            (None, alice, False),
+            (None, None, True),
+        ):
+            with self.subTest(asked=asked, answers=answers):
+                first = await self.ask(principal=asked)
+                reply = await self.reply(first, yes, principal=answers)
+                if fits:
+                    self.assertEqual(reply.result["structuredContent"]["value"], "True")
+                else:
+                    self.assertEqual(reply.error["code"], -32602)
+
+    # --- what comes back ------------------------------------------------------------------
+
+    @spec("elicitation-24")
+    async def test_each_of_the_three_actions_reaches_the_handler(self) -> None:
+        self.asking(form(a=TEXT))
+        first = await self.ask()
+        for result, content in (
+            ({"action": "accept", "content": {"a": "x"}}, {"a": "x"}),
+            ({"action": "accept", "content": {}}, {}),
+            ({"action": "decline"}, {}),
+            ({"action": "cancel"}, {}),
+            ({"action": "cancel", "content": None}, {}),
+        ):
+            with self.subTest(result):
+                reply = await self.reply(first, result)
+                found = reply.result["structuredContent"]
+                self.assertEqual(found["action"], result["action"])
+                self.assertEqual(found["accepted"], result["action"] == "accept")
+                self.assertEqual(found["content"], content)
+
+    async def test_content_comes_back_in_the_type_that_was_asked_for(self) -> None:
+        contact = {"name": "Mona", "email": "m@example.com", "age": 30}
+        for hint, content, value in (
+            (bool, {"value": True}, "True"),
+            (int, {"value": 5.0}, "5"),
+            (FormColor, {"value": "#FF0000"}, repr(FormColor.RED)),
+            (Literal["a", "b"], {"value": "b"}, "'b'"),
+            (
+                FormContact,
+                contact,
+                repr(FormContact("Mona", "m@example.com", 30)),
+            ),
+            (FormTicket, {"seat": "1A"}, "{'seat': '1A'}"),
+            (form(a=TEXT), {"a": "x"}, "{'a': 'x'}"),
+        ):
+            with self.subTest(hint):
+                self.setUp()
+                self.asking(hint)
+                reply = await self.reply(
+                    await self.ask(), {"action": "accept", "content": content}
+                )
+                self.assertEqual(reply.result["structuredContent"]["value"], value)
+
+    @spec("elicitation-46", "mrtr-29")
+    async def test_an_answer_that_does_not_fit_is_asked_for_again(self) -> None:
+        schema = form(
+            n={"type": "integer", "minimum": 1},
+            mail=TEXT | {"format": "email"},
+            day=TEXT | {"format": "date"},
+            when=TEXT | {"format": "date-time"},
+            page=TEXT | {"format": "uri"},
+            many={"type": "array", "items": {"type": "string", "enum": ["a"]}},
+        )
+        self.asking(schema | {"required": ["n"]})
+        first = await self.ask()
+        for content, word in (
+            (None, "content"),
+            ([], "content"),
+            ("yes", "content"),
+            ({}, "n"),
+            ({"n": 0}, "n"),
+            ({"n": "1"}, "n"),
+            ({"n": 1, "mail": "nobody"}, "mail"),
+            ({"n": 1, "day": "28.7.2026"}, "day"),
+            ({"n": 1, "when": "2026-07-28"}, "when"),
+            ({"n": 1, "page": "no uri"}, "page"),
+            ({"n": 1, "many": ["b"]}, "many"),
+            ({"n": 1, "many": "a"}, "many"),
+        ):
+            with self.subTest(content):
+                result = {"action": "accept", "content": content}
+                again = await self.reply(first, result)
+                params = again.result["inputRequests"]["q"]["params"]
+                self.assertIn("Which?", params["message"])
+                self.assertIn(word, params["message"])
+                self.assertEqual(params["requestedSchema"]["required"], ["n"])
+                good = {"action": "accept", "content": {"n": 1}}
+                done = await self.reply(again, good)
+                self.assertEqual(done.result["structuredContent"]["content"], {"n": 1})
+
+    @spec("elicitation-24", "mrtr-32")
+    async def test_a_question_without_an_answer_is_asked_again(self) -> None:
+        self.asking(bool)
+        first = await self.ask()
+        for responses in ({}, {"other": {"action": "accept"}}):
+            with self.subTest(responses):
+                again = await self.answer(
+                    "tools/call",
+                    {"name": "ask", "arguments": {}},
+                    first,
+                    responses,
+                    capabilities=FORM,
+                )
+                self.assertEqual(
+                    again.result["inputRequests"], first.result["inputRequests"]
+                )
+
+    @spec("elicitation-24", "mrtr-29")
+    async def test_what_is_no_answer_at_all_is_an_error(self) -> None:
+        self.asking(bool)
+        first = await self.ask()
+        for result in (
+            {},
+            {"action": "ok"},
+            {"action": 1},
+            {"action": ["accept"]},
+            {"action": None},
+            {"content": {"value": True}},
+            {"code": -32603, "message": "the client failed"},
+            None,
+            "accept",
+            [],
+        ):
+            with self.subTest(result):
+                reply = await self.reply(first, result)
+                self.assertEqual(reply.error["code"], -32602)
+
+    async def test_a_plain_function_asks_as_well(self) -> None:
+        @self.server.tool
+        def ask(ctx: Context) -> str:
+            answer = ctx.elicit("m", int, key="q")
+            return f"{answer.action} {answer.value!r}"
+
+        first = await self.ask()
+        result = {"action": "accept", "content": {"value": 5}}
+        self.assertEqual((await self.reply(first, result)).text, "accept 5")
+
+
+# --- client/sampling ----------------------------------------------------------------------
+
+
+def says(role: str, *blocks: JSON) -> JSON:
+    """Return a sampling message; one block stands alone, several are a list."""
+    return {"role": role, "content": blocks[0] if len(blocks) == 1 else list(blocks)}
+
+
+def use(id: str) -> JSON:
+    return {"type": "tool_use", "id": id, "name": "t", "input": {}}
+
+
+def outcome(id: str) -> JSON:
+    return {"type": "tool_result", "toolUseId": id, "content": []}
+
+
+class Sampling(Case):
+    """Asking the client's model."""
+
+    HI = {"type": "text", "text": "hi"}
+    PARIS = {
+        "role": "assistant",
+        "content": {"type": "text", "text": "Paris"},
+        "model": "m",
+        "stopReason": "endTurn",
+    }
+
+    async def sample(self, question: Any, capabilities: JSON) -> Reply:
+        async def run(ctx: Context) -> Any:
+            return (await ctx.ask(q=question))["q"]
+
+        self.server = mcp_ref.Server("test")
+        self.server.tool(run)
+        return await self.tool("run", capabilities=capabilities)
+
+    @spec("sampling-13")
+    async def test_a_text_becomes_a_message_of_the_users(self) -> None:
+        question = mcp_ref.sampling("hi", 50, {"systemPrompt": "be brief"})
+        reply = await self.sample(question, {"sampling": {}})
+        (asked,) = reply.result["inputRequests"].values()
+        self.assertEqual(
+            asked,
+            {
+                "method": "sampling/createMessage",
+                "params": {
+                    "messages": [{"role": "user", "content": self.HI}],
+                    "maxTokens": 50,
+                    "systemPrompt": "be brief",
+                },
+            },
+        )
+        Wire.check("CreateMessageRequest", asked)
+
+    async def test_the_result_comes_back_as_it_is(self) -> None:
+        first = await self.sample(mcp_ref.sampling("hi"), {"sampling": {}})
+        params = {"name": "run", "arguments": {}}
+        uses = self.PARIS | {"content": [use("a")], "stopReason": "toolUse"}
+        for result in (self.PARIS, uses):
+            with self.subTest(result):
+                done = await self.answer(
+                    "tools/call", params, first, {"q": result}, capabilities={}
+                )
+                self.assertEqual(done.result["structuredContent"], result)
+
+    @spec("sampling-22", "mrtr-29")
+    async def test_what_is_no_result_is_an_error(self) -> None:
+        first = await self.sample(mcp_ref.sampling("hi"), {"sampling": {}})
+        params = {"name": "run", "arguments": {}}
+        for result in ({}, {"action": "accept"}, None, self.PARIS | {"role": "system"}):
+            with self.subTest(result):
+                reply = await self.answer("tools/call", params, first, {"q": result})
+                self.assertEqual(reply.error["code"], -32602)
+
+    @spec("sampling-05", "sampling-07", "mrtr-18", "base-55")
+    async def test_only_what_the_client_declared_is_asked(self) -> None:
+        """UNTESTED B25."""
+        tool = {"name": "t", "inputSchema": {"type": "object"}}
+        for options, needs in (
+            ({}, {}),
+            ({"temperature": 0.1, "includeContext": "none"}, {}),
+            ({"tools": [tool]}, {"tools": {}}),
+            ({"tools": []}, {"tools": {}}),
+            ({"toolChoice": {"mode": "none"}}, {"tools": {}}),
+            ({"includeContext": "thisServer"}, {"context": {}}),
+            ({"includeContext": "allServers"}, {"context": {}}),
+            (
+                {"tools": [tool], "includeContext": "thisServer"},
+                {"tools": {}, "context": {}},
+            ),
+        ):
+            question = mcp_ref.sampling("hi", options=options)
+            Wire.check("CreateMessageRequest", question.request)
+            for declared in (
+                {},
+                {"sampling": {}},
+                {"sampling": {"tools": {}}},
+                {"sampling": {"context": {}}},
+                {"sampling": {"tools": {}, "context": {}}},
+                {"elicitation": {}, "roots": {}},
+            ):
+                with self.subTest(options, declared=declared):
+                    reply = await self.sample(question, declared)
+                    has = declared.get("sampling")
+                    if has is not None and needs.keys() <= has.keys():
+                        self.assertIn("q", reply.result["inputRequests"])
+                        continue
+                    self.assertEqual(reply.error["code"], -32021)
+                    self.assertEqual(
+                        reply.error["data"],
+                        {"requiredCapabilities": {"sampling": needs}},
+                    )
+
+    @spec("sampling-08", "sampling-09", "sampling-13", "sampling-22", "sampling-26")
+    def test_messages_keep_roles_and_the_balance_of_tool_uses(self) -> None:
+        user = says("user", self.HI)
+        good = (
+            [user],
+            [],
+            [user, says("assistant", self.HI), user],
+            [user, says("assistant", use("a")), says("user", outcome("a"))],
+            [
+                user,
+                says("assistant", self.HI, use("a"), use("b")),
+                says("user", outcome("b"), outcome("a")),
+                says("assistant", use("a")),
+                says("user", outcome("a")),
+                says("assistant", self.HI),
+            ],
+        )
+        for messages in good:
+            with self.subTest(messages):
+                question = mcp_ref.sampling(messages)
+                self.assertEqual(question.params["messages"], messages)
+        bad = (
+            [says("system", self.HI)],
+            [{"content": self.HI}],
+            [{"role": "user"}],
+            [user, says("assistant", use("a"))],
+            [user, says("assistant", use("a")), user, says("user", outcome("a"))],
+            [user, says("assistant", use("a")), says("user", outcome("b"))],
+            [user, says("assistant", use("a"), use("b")), says("user", outcome("a"))],
+            [user, says("assistant", use("a")), says("user", outcome("a"), self.HI)],
+            [user, says("assistant", use("a")), says("assistant", outcome("a"))],
+            [user, says("user", outcome("a"))],
+            [user, says("user", use("a")), says("user", outcome("a"))],
+            ["hi"],
+            [None],
+        )
+        for messages in bad:
+            with self.subTest(messages), self.assertRaises(ValueError):
+                mcp_ref.sampling(messages)
+
+    async def test_builders_make_messages(self) -> None:
+        picture = mcp_ref.image(b"\x89PNG", "image/png")
+        question = mcp_ref.sampling([mcp_ref.user(picture), mcp_ref.assistant("nice")])
+        Wire.check("CreateMessageRequest", question.request)
+        roles = [one["role"] for one in question.params["messages"]]
+        self.assertEqual(roles, ["user", "assistant"])
+
+    async def test_context_samples_from_both_kinds_of_handler(self) -> None:
+        @self.server.tool
+        async def slow(ctx: Context) -> str:
+            found = await ctx.sample("hi", max_tokens=5, options={"temperature": 0})
+            return str(found["content"]["text"])
+
+        @self.server.tool
+        def plain(ctx: Context) -> str:
+            return str(ctx.sample([mcp_ref.user("hi")])["content"]["text"])
+
+        for name in ("slow", "plain"):
+            with self.subTest(name):
+                first = await self.tool(name, capabilities={"sampling": {}})
+                done = await self.answer(
+                    "tools/call",
+                    {"name": name, "arguments": {}},
+                    first,
+                    {"question-1": self.PARIS},
+                )
+                self.assertEqual(done.text, "Paris")
+
+
+# --- client/roots -------------------------------------------------------------------------
+
+
+class Roots(Case):
+    """Asking for the client's roots."""
+
+    ROOTS = {"roots": [{"uri": "file:///home/a", "name": "A"}, {"uri": "file:///b"}]}
+
+    def setUp(self) -> None:
+        super().setUp()
+
+        @self.server.tool
+        async def look(ctx: Context) -> str:
+            return json.dumps(await ctx.roots(key="q"))
+
+        @self.server.tool
+        def glance(ctx: Context) -> str:
+            return json.dumps(ctx.roots(key="q"))
+
+    async def look(self, result: JSON, name: str = "look") -> Reply:
+        first = await self.tool(name, capabilities={"roots": {}})
+        self.assertEqual(first.result["inputRequests"], {"q": {"method": "roots/list"}})
+        return await self.answer(
+            "tools/call", {"name": name, "arguments": {}}, first, {"q": result}
+        )
+
+    async def test_the_list_comes_back(self) -> None:
+        for name in ("look", "glance"):
+            for result in (self.ROOTS, {"roots": []}):
+                with self.subTest(name, result=result):
+                    reply = await self.look(result, name)
+                    self.assertEqual(json.loads(reply.text), result["roots"])
+
+    @spec("roots-07", "mrtr-18", "base-55")
+    async def test_only_a_client_with_roots_is_asked(self) -> None:
+        for declared in ({}, {"elicitation": {}}, {"roots": None}, {"roots": False}):
+            with self.subTest(declared):
+                reply = await self.tool("look", capabilities=declared)
+                self.assertEqual(reply.error["code"], -32021)
+                self.assertEqual(
+                    reply.error["data"], {"requiredCapabilities": {"roots": {}}}
+                )
+
+    @spec("roots-03", "roots-05")
+    async def test_roots_that_are_not_files_are_refused(self) -> None:
+        for result in (
+            {"roots": [{"uri": "https://example.com/"}]},
+            {"roots": [{"uri": "/home/a"}]},
+            {"roots": [{"uri": "FILE:/a"}]},
+            {"roots": [{"uri": 5}]},
+            {"roots": [{}]},
+            {"roots": ["file:///a"]},
+            {"roots": {"uri": "file:///a"}},
+            {"roots": None},
+            {},
+            None,
+        ):
+            with self.subTest(result):
+                self.assertEqual((await self.look(result)).error["code"], -32602)
+
+
+def returning(value: Any) -> Callable[[], Any]:
+    """Make a handler that returns a value."""
+    return lambda: value
+
+
+def raising(error: BaseException) -> list[Callable[[], Any]]:
+    """Make two handlers that raise an error: a plain and an async one."""
+
+    def plain() -> None:
+        raise error
+
+    async def later() -> None:
+        raise error
+
+    return [plain, later]
+
+
+async def heard(server: Server, wanted: JSON, act: Callable[[], Any]) -> list[Any]:
+    """Return what a listen stream hears of what happens in another thread."""
+    messages: list[JSON] = []
+    acknowledged = asyncio.Event()
+
+    async def send(message: JSON) -> None:
+        messages.append(json.loads(mcp_ref.encode(message)))
+        acknowledged.set()
+
+    message = request("subscriptions/listen", {"notifications": wanted}, id="s")
+    stream = asyncio.create_task(lint(server.handle)(message, send))
+    await acknowledged.wait()
+    await asyncio.to_thread(act)
+    await asyncio.sleep(0)
+    server.subscriptions.end()
+    await stream
+    return [(one["method"], one["params"].get("uri")) for one in messages[1:]]
+
+
+# --- server/discover ----------------------------------------------------------------------
+
+
+class Discovery(Case):
+    """What a server says of itself, and what it lets pass."""
+
+    @spec("discover-01", "versioning-03", "discover-03", "base-58")
+    async def test_a_bare_server_answers_with_versions_and_identity(self) -> None:
+        result = (await self.call("server/discover")).result
+        self.assertEqual(
+            result,
+            {
+                "resultType": "complete",
+                "supportedVersions": ["2026-07-28"],
+                "capabilities": {},
+                "ttlMs": 0,
+                "cacheScope": "public",
+                "_meta": {
+                    "io.modelcontextprotocol/serverInfo": {
+                        "name": "test",
+                        "version": "1.0",
+                    }
+                },
+            },
+        )
+
+    @spec("discover-03", "base-58")
+    async def test_identity_and_instructions_go_out_in_full(self) -> None:
+        icons = [{"src": "https://example.com/i.png", "sizes": ["48x48"]}]
+        self.server = Server(
+            "n",
+            "2",
+            title="T",
+            instructions="Use it.",
+            website_url="https://example.com/",
+            icons=icons,
+        )
+        result = (await self.call("server/discover")).result
+        self.assertEqual(result["instructions"], "Use it.")
+        self.assertEqual(
+            result["_meta"]["io.modelcontextprotocol/serverInfo"],
+            {
+                "name": "n",
+                "version": "2",
+                "title": "T",
+                "websiteUrl": "https://example.com/",
+                "icons": icons,
+            },
+        )
+
+    @spec(
+        *("tools-04", "resources-02", "prompts-02", "completion-02", "logging-02"),
+        *("prompts-15", "base-64"),
+    )
+    async def test_capabilities_are_those_of_what_is_registered(self) -> None:
+        def tool(server: Server) -> None:
+            server.tool(lambda: 1, name="t")
+
+        def logs(server: Server) -> None:
+            def t(ctx: Context) -> None: ...
+
+            server.tool(t)
+
+        def resource(server: Server) -> None:
+            server.resource("a:b")(lambda: "x")
+
+        def template(server: Server) -> None:
+            server.resource("a:{b}")(lambda b: "x")
+
+        def prompt(server: Server) -> None:
+            server.prompt(lambda a: "x", name="p")
+
+        def completes(server: Server) -> None:
+            prompt(server)
+            server.complete("p", "a", ["x"])
+
+        def nothing(server: Server) -> None: ...
+
+        for register, listens, silent in (
+            (nothing, {}, {}),
+            (tool, {"tools": {"listChanged": True}}, {"tools": {}}),
+            (
+                logs,
+                {"tools": {"listChanged": True}, "logging": {}},
+                {"tools": {}, "logging": {}},
+            ),
+            (
+                resource,
+                {"resources": {"listChanged": True, "subscribe": True}},
+                {"resources": {}},
+            ),
+            (
+                template,
+                {"resources": {"listChanged": True, "subscribe": True}},
+                {"resources": {}},
+            ),
+            (prompt, {"prompts": {"listChanged": True}}, {"prompts": {}}),
+            (
+                completes,
+                {"prompts": {"listChanged": True}, "completions": {}},
+                {"prompts": {}, "completions": {}},
+            ),
+        ):
+            for subscriptions, expected in ((True, listens), (False, silent)):
+                with self.subTest(register.__name__, subscriptions=subscriptions):
+                    self.server = Server("t", subscriptions=subscriptions)
+                    register(self.server)
+                    result = (await self.call("server/discover")).result
+                    self.assertEqual(result["capabilities"], expected)
+
+    async def test_a_capability_can_be_declared_before_anything_is_there(self) -> None:
+        self.server = Server("t", declare=["tools", "resources", "prompts"])
+        result = (await self.call("server/discover")).result
+        self.assertEqual(set(result["capabilities"]), {"tools", "resources", "prompts"})
+        for method, member in LIST_METHODS.items():
+            with self.subTest(method):
+                self.assertEqual((await self.call(method)).result[member], [])
+        with self.assertRaises((ValueError, KeyError)):
+            Server("t", declare=["magic"])
+
+    @spec("http-29", "completion-03", "prompts-15")
+    async def test_methods_without_their_capability_do_not_exist(self) -> None:
+        for method in [*mcp_ref.METHODS, "initialize", "ping", "tools/lisp", ""]:
+            if method in ("server/discover", "subscriptions/listen"):
+                continue
+            with self.subTest(method):
+                error = (await self.call(method, {"name": "x", "uri": "a:b"})).error
+                self.assertEqual(error["code"], -32601)
+
+    @spec("versioning-10")
+    async def test_initialize_is_told_which_versions_there_are(self) -> None:
+        error = (await self.call("initialize")).error
+        self.assertEqual(error["code"], -32601)
+        self.assertIn("2026-07-28", error["message"])
+
+    async def test_subscriptions_can_be_turned_off(self) -> None:
+        self.server = Server("t", subscriptions=False)
+        reply = await self.call("subscriptions/listen", {"notifications": {}})
+        self.assertEqual(reply.error["code"], -32601)
+
+    @spec(
+        *("base-51", "base-52", "base-53", "tools-01", "resources-01"),
+        *("prompts-01", "completion-01", "pagination-01"),
+    )
+    async def test_every_method_demands_its_meta(self) -> None:
+        """UNTESTED B7."""
+        self.server.tool(lambda: 1, name="t")
+        self.server.resource("a:b")(lambda: "x")
+        self.server.prompt(lambda a: "x", name="p")
+        self.server.complete("p", "a", ["x"])
+        version, capabilities = META
+        for method in mcp_ref.METHODS:
+            for meta in (
+                ...,
+                None,
+                [],
+                {},
+                {version: "2026-07-28"},
+                {capabilities: {}},
+                {version: None, capabilities: {}},
+                {version: 20260728, capabilities: {}},
+                {version: "2026-07-28", capabilities: None},
+                {version: "2026-07-28", capabilities: []},
+            ):
+                with self.subTest(method, meta=meta):
+                    params = {"name": "t", "uri": "a:b", "notifications": {}}
+                    if meta is not ...:
+                        params["_meta"] = meta
+                    message = mcp_ref.request_message(1, method, params)
+                    found = mcp_ref.read_message(message)
+                    reply = await exchange(self.server, found)
+                    self.assertEqual(reply.error["code"], -32602)
+                    self.assertEqual(mcp_ref.HTTP_STATUS[-32602], 400)
+
+    async def test_trace_context_and_unknown_keys_are_tolerated_and_handed_on(
+        self,
+    ) -> None:
+        """UNTESTED B35."""
+        given = {
+            "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "tracestate": "a=b",
+            "baggage": "c=d",
+            "com.example/own": [1, {"deep": None}],
+            "": 0,
+            "io.modelcontextprotocol/future": True,
+        }
+
+        @self.server.tool
+        def see(ctx: Context) -> Any:
+            return {key: ctx.meta.fields[key] for key in given}
+
+        reply = await self.tool("see", meta=given)
+        self.assertEqual(reply.result["structuredContent"], given)
+        for method in ("server/discover", "tools/list"):
+            with self.subTest(method):
+                reply = await self.call(method, {"unknown": 1}, meta=given)
+                self.assertIn("result", reply.response)
+
+
+# --- server/tools -------------------------------------------------------------------------
+
+
+class ToolColor(enum.Enum):
+    RED = "r"
+    ON = True
+    TWO = 2
+
+
+@dataclass
+class ToolPoint:
+    x: int
+    tags: list[str] = field(default_factory=list)
+
+
+class ToolOptions(TypedDict, total=False):
+    verbose: bool
+
+
+class ToolPair(NamedTuple):
+    left: int
+    right: str = "r"
+
+
+@dataclass
+class ToolNode:
+    value: int
+    next: "ToolNode | None" = None
+
+
+TOOL_USER: contextvars.ContextVar[str] = contextvars.ContextVar("TOOL_USER")
+
+
+def tool_schema(function: Any) -> JSON:
+    """Return the input schema that a function is registered with."""
+    server = Server("t")
+    server.tool(function, name="t")
+    return server._registries["tools"]["t"].wire["inputSchema"]
+
+
+class Tools(Case):
+    """From a function to a tool, from a call to a result."""
+
+    async def listed(self, **options: Any) -> dict[str, JSON]:
+        tools = (await self.call("tools/list", **options)).result["tools"]
+        return {tool["name"]: tool for tool in tools}
+
+    def assertFails(self, reply: Reply, *words: str) -> None:
+        """The tool failed: a text for the model that holds these words."""
+        self.assertIs(reply.result.get("isError"), True)
+        self.assertNotIn("structuredContent", reply.result)
+        for word in words:
+            self.assertIn(word, reply.text)
+
+    # --- registration ---------------------------------------------------------------------
+
+    @spec("tools-05", "tools-12")
+    async def test_a_function_becomes_a_definition(self) -> None:
+        @self.server.tool
+        def get_weather(location: str, days: int = 1) -> str:
+            """Get the weather.
+
+            More prose.
+
+            Args:
+                location: City name or zip code.
+                days: How far to look ahead.
+            """
+            return ""
+
+        self.assertEqual(
+            await self.listed(),
+            {
+                "get_weather": {
+                    "name": "get_weather",
+                    "description": "Get the weather.\n\nMore prose.",
+                    "inputSchema": {
+                        "type": "object",
+                        "properties": {
+                            "location": {
+                                "type": "string",
+                                "description": "City name or zip code.",
+                            },
+                            "days": {
+                                "type": "integer",
+                                "default": 1,
+                                "description": "How far to look ahead.",
+                            },
+                        },
+                        "required": ["location"],
+                        "additionalProperties": False,
+                    },
+                }
+            },
+        )
+
+    async def test_everything_else_of_a_definition_can_be_given(self) -> None:
+        icons = [{"src": "data:image/png;base64,AA==", "theme": "dark"}]
+        hints = {"readOnlyHint": True, "destructiveHint": False, "title": "t"}
+
+        @self.server.tool(
+            name="n",
+            title="T",
+            description="D",
+            annotations=hints,
+            icons=icons,
+            meta={"com.example/k": 1},
+            output_schema={"type": "object"},
+        )
+        def function() -> dict[str, int]:
+            "Not this text."
+            return {}
+
+        self.assertEqual(
+            (await self.listed())["n"],
+            {
+                "name": "n",
+                "title": "T",
+                "description": "D",
+                "annotations": hints,
+                "icons": icons,
+                "_meta": {"com.example/k": 1},
+                "inputSchema": {
+                    "type": "object",
+                    "properties": {},
+                    "additionalProperties": False,
+                },
+                "outputSchema": {"type": "object"},
+            },
+        )
+        self.assertEqual(function(), {})  # the decorator gives back what it got
+
+    @spec("tools-12", "base-40")
+    async def test_an_explicit_schema_is_used_as_it_is(self) -> None:
+        schema = {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "type": "object",
+            "properties": {"a": {"$ref": "#/$defs/a"}},
+            "$defs": {"a": {"type": "number", "exclusiveMinimum": 0}},
+            "patternProperties": {"^x-": True},
+            "unevaluatedProperties": False,
+        }
+
+        @self.server.tool(schema=schema)
+        def f(**arguments: Any) -> Any:
+            return arguments
+
+        self.assertEqual((await self.listed())["f"]["inputSchema"], schema)
+        reply = await self.tool("f", {"a": 5.0, "x-y": [1]})
+        self.assertEqual(reply.result["structuredContent"], {"a": 5.0, "x-y": [1]})
+        self.assertFails(await self.tool("f", {"a": 0}), "a")
+        self.assertFails(await self.tool("f", {"b": 0}), "b")
+
+    @spec("tools-12", "base-40", "base-41", "base-44")
+    async def test_schemas_that_cannot_be_are_refused_at_registration(self) -> None:
+        """TOL-14, TOL-15."""
+        inside = {"type": "object", "properties": {}}
+        for schema in (
+            *({}, {"type": "array"}, {"type": "string"}, True, False, [], "object"),
+            {"type": ["object", "null"]},
+            {"properties": {}},
+            inside | {"properties": []},
+            inside | {"required": "a"},
+            inside | {"properties": {"a": {"type": "strin"}}},
+            inside | {"properties": {"a": {"pattern": "("}}},
+            inside | {"$schema": "http://json-schema.org/draft-04/schema#"},
+            inside | {"$schema": "http://json-schema.org/draft-07/schema#"},
+            inside | {"$schema": "https://example.com/unknown"},
+            inside | {"properties": {"a": {"$ref": "http://127.0.0.1:9/s.json"}}},
+            inside | {"properties": {"a": {"$ref": "file:///etc/passwd"}}},
+            inside | {"properties": {"a": {"$ref": "#/$defs/missing"}}},
+        ):
+            with self.subTest(schema):
+                with self.assertRaisesRegex(ValueError, "schema of 'bad'"):
+                    self.server.tool(lambda **k: 1, name="bad", schema=schema)
+                fits_results = isinstance(schema, dict) and schema.keys() <= {"type"}
+                if fits_results or schema == {"properties": {}}:
+                    continue
+                with self.assertRaisesRegex(ValueError, "output schema of 'bad'"):
+                    self.server.tool(lambda: 1, name="bad", output_schema=schema)
+        self.server.tool(lambda: 1, name="good")
+        self.assertEqual(list(await self.listed()), ["good"])
+
+    @spec("base-43")
+    def test_references_are_never_fetched(self) -> None:
+        """TOL-15: nothing comes to the port that the reference names."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.settimeout(0)
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}/s.json"
+            with self.assertRaises(ValueError):
+                self.server.tool(
+                    lambda: {},
+                    name="t",
+                    output_schema={
+                        "type": "object",
+                        "properties": {"x": {"$ref": url}},
+                    },
+                )
+            with self.assertRaises(BlockingIOError):
+                listener.accept()
+
+    async def test_signatures_that_cannot_be_are_refused_at_registration(self) -> None:
+        """TOL-08, TOL-10: and the list goes on to work."""
+
+        def many(*args: int) -> None: ...
+
+        def custom(a: threading.Lock) -> None: ...
+
+        def unresolved(a: "NoSuchName") -> None: ...  # noqa: F821
+
+        def twice(a: Context, b: Context) -> None: ...
+
+        for function in (many, custom, unresolved, twice):
+            with self.subTest(function.__name__):
+                with self.assertRaisesRegex(TypeError, function.__name__):
+                    self.server.tool(function)
+        self.server.tool(lambda: 1, name="good")
+        self.assertEqual(list(await self.listed()), ["good"])
+
+    async def test_definitions_that_are_not_json_are_refused(self) -> None:
+        """TOL-08: they would break every tools/list."""
+        for options in (
+            {"meta": {"com.example/a": float("nan")}},
+            {"meta": {"com.example/a": object()}},
+            {"meta": {"bad key": 1}},
+            {"meta": {"com..example/a": 1}},
+            {"annotations": {"x": {1, 2}}},
+            {"annotations": {"readOnlyHint": "yes"}},
+            {"icons": [{"src": "javascript:alert(1)"}]},
+            {"icons": [{"src": "file:///a.png"}]},
+            {"icons": [{"mimeType": "image/png"}]},
+        ):
+            with self.subTest(options):
+                with self.assertRaises((ValueError, TypeError)):
+                    self.server.tool(lambda: 1, name="bad", **options)
+        self.server.tool(lambda: 1, name="good")
+        self.assertEqual(list(await self.listed()), ["good"])
+
+    @spec("tools-15", "tools-17", "tools-18")
+    def test_names_that_hosts_do_not_expect_are_warned_about(self) -> None:
+        for name in ("getUser", "DATA_EXPORT_v2", "admin.tools.list", "a-b", "x" * 128):
+            with self.subTest(name), self.assertNoLogs("mcp_ref", "WARNING"):
+                self.server.tool(lambda: 1, name=name)
+        for name in ("a b", "a,b", "x" * 129, "ä", "a/b", "a\nb"):
+            with self.subTest(name), self.assertLogs("mcp_ref", "WARNING"):
+                self.server.tool(lambda: 1, name=name)
+
+    @spec("tools-16", "tools-19")
+    async def test_names_are_unique_and_have_case(self) -> None:
+        """TOL-13."""
+        self.server.tool(lambda: "lower", name="get")
+        self.server.tool(lambda: "upper", name="GET")
+        self.assertEqual((await self.tool("get")).text, "lower")
+        self.assertEqual((await self.tool("GET")).text, "upper")
+        with self.assertRaisesRegex(ValueError, "get"):
+            self.server.tool(lambda: "other", name="get")
+        self.assertEqual((await self.tool("get")).text, "lower")
+        self.assertEqual((await self.tool("Get")).error["code"], -32602)
+
+    def test_type_hints_become_the_schema(self) -> None:
+        """TOL-07, TOL-09, TOL-11: this file has its hints as strings."""
+
+        def f(
+            p: ToolPoint,
+            t: ToolOptions,
+            u: ToolPair,
+            a: int | None = None,
+            b: Optional[Literal["x", "y"]] = None,
+            c: int | str = 1,
+            q: Annotated[int, "how many", {"minimum": 0}] = 3,
+            seen: list[int] = [],  # noqa: B006
+            when: datetime.date = datetime.date(2026, 7, 28),
+            *,
+            ctx: Context,
+            last: bool = False,
+        ) -> None: ...
+
+        schema = tool_schema(f)
+        properties = schema["properties"]
+        self.assertEqual(schema["required"], ["p", "t", "u"])
+        self.assertNotIn("ctx", properties)
+        self.assertEqual(
+            properties["p"],
+            {
+                "type": "object",
+                "properties": {
+                    "x": {"type": "integer"},
+                    "tags": {"type": "array", "items": {"type": "string"}},
+                },
+                "required": ["x"],
+                "additionalProperties": False,
+            },
+        )
+        self.assertEqual(
+            properties["a"],
+            {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
+        )
+        self.assertEqual(
+            properties["b"]["anyOf"][0], {"type": "string", "enum": ["x", "y"]}
+        )
+        self.assertEqual(properties["c"]["default"], 1)
+        self.assertEqual(
+            properties["q"],
+            {
+                "type": "integer",
+                "description": "how many",
+                "minimum": 0,
+                "default": 3,
+            },
+        )
+        self.assertEqual(properties["when"]["default"], "2026-07-28")
+        self.assertEqual(properties["when"]["format"], "date")
+        mcp_ref.Schema(schema)
+
+    async def test_recursive_types_use_references(self) -> None:
+        @self.server.tool
+        def depth(node: ToolNode) -> int:
+            return 1 + (depth(node.next) if node.next else 0)
+
+        chain = {"value": 1, "next": {"value": 2, "next": {"value": 3}}}
+        self.assertEqual((await self.tool("depth", {"node": chain})).text, "3")
+        bad = {"value": 1, "next": {"value": "2"}}
+        self.assertFails(await self.tool("depth", {"node": bad}), "node.next.value")
+
+    # --- arguments ------------------------------------------------------------------------
+
+    async def test_strings_that_look_like_json_stay_strings(self) -> None:
+        """TOL-01."""
+
+        @self.server.tool
+        def echo(text: str) -> str:
+            return repr(text)
+
+        for text in ('{"a": 1}', "123", "null", "[1]", "true", "1e5", "", '"'):
+            with self.subTest(text):
+                reply = await self.tool("echo", {"text": text})
+                self.assertEqual(reply.text, repr(text))
+
+    async def test_malformed_calls_are_errors_of_the_protocol(self) -> None:
+        """TOL-02, TOL-03, ERR-01."""
+        self.server.tool(lambda: "x", name="now")
+        for params in (
+            {"name": "now", "arguments": '{"text": "x"}'},
+            {"name": "now", "arguments": [1]},
+            {"name": "now", "arguments": 5},
+            {"name": "now", "arguments": None},
+            {"name": 5},
+            {"name": None},
+            {"name": ["now"]},
+            {},
+        ):
+            with self.subTest(params):
+                self.assertEqual(
+                    (await self.call("tools/call", params)).error["code"], -32602
+                )
+
+    async def test_calls_without_arguments_are_calls_with_none(self) -> None:
+        """TOL-03."""
+        self.server.tool(lambda: "x", name="now")
+        self.server.tool(lambda a: a, name="needs")
+        self.assertEqual((await self.call("tools/call", {"name": "now"})).text, "x")
+        self.assertFails(await self.call("tools/call", {"name": "needs"}), "'a'")
+
+    async def test_an_unknown_tool_is_an_error_of_the_protocol(self) -> None:
+        """ERR-01, UNTESTED B17."""
+        self.server.tool(lambda: 1, name="known")
+        for name in ("no_such_tool", "", "Known", "known ", "x" * 100_000, "\ud800"):
+            with self.subTest(name[:20]):
+                error = (await self.tool(name)).error
+                self.assertEqual(error["code"], -32602)
+                self.assertIn(name[:20], error["message"])
+                self.assertLess(len(error["message"]), 300)
+
+    @spec("tools-42")
+    async def test_bad_arguments_are_told_to_the_model_by_name(self) -> None:
+        """TOL-04, TOL-05, TOL-06, TOL-11, UNTESTED B18."""
+
+        @self.server.tool
+        def add(a: int, b: int = 0) -> str:
+            return repr((a, b))
+
+        @self.server.tool
+        def move(p: ToolPoint, color: ToolColor = ToolColor.RED, f: float = 0) -> str:
+            return repr((p, color, f))
+
+        for name, arguments, words in (
+            ("add", {}, ("a",)),
+            ("add", {"a": 5.7}, ("a", "integer", "5.7")),
+            ("add", {"a": True}, ("a", "integer", "true")),
+            ("add", {"a": "5"}, ("a", "integer", "'5'")),
+            ("add", {"a": None}, ("a", "integer", "null")),
+            ("add", {"a": [1]}, ("a", "integer")),
+            ("add", {"a": 1, "c": 2}, ("'c'", "a, b")),
+            ("add", {"a": "x", "b": "y", "c": 1}, ("a:", "b:", "'c'")),
+            ("move", {"p": {"x": "1"}}, ("p.x", "integer")),
+            ("move", {"p": {"x": 1, "y": 2}}, ("p", "'y'")),
+            ("move", {"p": {"x": 1, "tags": ["a", 2]}}, ("p.tags[1]", "string")),
+            ("move", {"p": {"x": 1}, "color": "blue"}, ("color", "'r'")),
+            ("move", {"p": {"x": 1}, "color": 1}, ("color",)),
+            ("move", {"p": {"x": 1}, "f": "3"}, ("f", "number")),
+            ("move", {"p": "here"}, ("p", "object")),
+        ):
+            with self.subTest(name, arguments=arguments):
+                reply = await self.tool(name, arguments)
+                self.assertFails(reply, "Invalid arguments", *words)
+                self.assertLess(len(reply.text), 500)
+
+    async def test_good_arguments_come_in_the_type_of_the_hint(self) -> None:
+        """TOL-05, TOL-08, TOL-11."""
+
+        @self.server.tool
+        def show(
+            a: int = 0,
+            f: float = 0.5,
+            flag: bool = False,
+            p: ToolPoint | None = None,
+            c: ToolColor | None = None,
+            m: Literal[True, 1, "a", None] = "a",
+            pair: ToolPair | None = None,
+            day: datetime.date | None = None,
+            id: uuid.UUID | None = None,
+            money: decimal.Decimal | None = None,
+            raw: bytes = b"",
+            path: pathlib.Path | None = None,
+            some: set[int] | None = None,
+        ) -> str:
+            return repr({k: v for k, v in locals().items() if k == key})
+
+        for key, given, value in (
+            ("a", 5.0, 5),
+            ("a", 2**70, 2**70),
+            ("f", 3, 3.0),
+            ("flag", True, True),
+            ("p", {"x": 1}, ToolPoint(1)),
+            ("c", "r", ToolColor.RED),
+            ("c", True, ToolColor.ON),
+            ("c", 2, ToolColor.TWO),
+            ("m", 1, 1),
+            ("m", True, True),
+            ("m", None, None),
+            ("pair", {"left": 1}, ToolPair(1)),
+            ("day", "2026-07-28", datetime.date(2026, 7, 28)),
+            ("id", str(uuid.UUID(int=1)), uuid.UUID(int=1)),
+            ("money", "1.10", decimal.Decimal("1.10")),
+            ("raw", "+/8=", b"\xfb\xff"),
+            ("path", "a/b", pathlib.Path("a/b")),
+            ("some", [1, 2], {1, 2}),
+        ):
+            with self.subTest(key, given=given):
+                reply = await self.tool("show", {key: given})
+                self.assertEqual(reply.text, repr({key: value}))
+
+    async def test_defaults_are_not_shared_between_calls(self) -> None:
+        """TOL-11."""
+
+        @self.server.tool
+        def collect(item: int, seen: list[int] = []) -> list[int]:  # noqa: B006
+            seen.append(item)
+            return seen
+
+        for item in (1, 2):
+            reply = await self.tool("collect", {"item": item})
+            self.assertEqual(reply.result["structuredContent"], [item])
+
+    async def test_odd_names_of_parameters_are_no_trouble(self) -> None:
+        """TOL-10."""
+
+        @self.server.tool
+        def d(
+            name: str, arguments: dict[str, int], self: int = 0, method: str = ""
+        ) -> str:
+            return repr((name, arguments, self, method))
+
+        @self.server.tool
+        def rest(**ctx: int) -> str:
+            return repr(sorted(ctx.items()))
+
+        @self.server.tool
+        def untyped(ctx, x, /):  # type: ignore[no-untyped-def]
+            return repr((ctx, x))
+
+        arguments = {"name": "n", "arguments": {"a": 1}, "self": 2, "method": "m"}
+        reply = await self.tool("d", arguments)
+        self.assertEqual(reply.text, repr(("n", {"a": 1}, 2, "m")))
+        reply = await self.tool("rest", {"self": 1, "function": 2, "ctx": 3})
+        self.assertEqual(reply.text, "[('ctx', 3), ('function', 2), ('self', 1)]")
+        self.assertFails(await self.tool("rest", {"a": "x"}), "a", "integer")
+        reply = await self.tool("untyped", {"ctx": 1, "x": None})
+        self.assertEqual(reply.text, "(1, None)")
+
+    @spec("base-45")
+    async def test_hostile_arguments_and_schemas_stop_at_a_budget(self) -> None:
+        """TOL-16."""
+        names = [f"d{n}" for n in range(40)]
+        defs = {
+            a: {"allOf": [{"$ref": f"#/$defs/{b}"}] * 2}
+            for a, b in itertools.pairwise(names)
+        }
+        defs[names[-1]] = {"type": "object"}
+        schema = {"type": "object", "$defs": defs, "allOf": [{"$ref": "#/$defs/d0"}]}
+        self.server.tool(lambda **k: 1, name="doubling", schema=schema)
+        self.server.tool(lambda a: 1, name="any")
+        self.assertFails(await self.tool("doubling"), "Invalid arguments")
+        deep: JSON = []
+        for _ in range(400):
+            deep = [deep]
+        self.assertEqual((await self.tool("any", {"a": deep})).text, "1")
+
+    # --- callables and threads ------------------------------------------------------------
+
+    async def test_all_kinds_of_callables_can_be_tools(self) -> None:
+        class Object:
+            def method(self, a: int) -> int:
+                return a + 1
+
+            async def later(self, a: int) -> int:
+                return a + 2
+
+            def __call__(self, a: int) -> int:
+                return a + 3
+
+            @staticmethod
+            def static(a: int) -> int:
+                return a + 4
+
+        def add(a: int, b: int) -> int:
+            return a + b
+
+        async def add_later(a: int, b: int) -> int:
+            return a + b
+
+        @functools.wraps(add)
+        def wrapped(*args: Any, **more: Any) -> int:
+            return add(*args, **more) + 100
+
+        one = Object()
+        for n, function in enumerate(
+            (
+                *(one.method, one.later, one, one.static),
+                functools.partial(add, b=5),
+                functools.partial(add_later, b=6),
+            ),
+            1,
+        ):
+            with self.subTest(n):
+                self.server.tool(function, name=f"t{n}")
+                self.assertEqual((await self.tool(f"t{n}", {"a": 0})).text, str(n))
+        self.server.tool(wrapped)
+        self.assertEqual((await self.tool("add", {"a": 1, "b": 1})).text, "102")
+
+    async def test_plain_functions_run_in_threads_with_their_callers_context(
+        self,
+    ) -> None:
+        """TOL-17."""
+
+        @self.server.tool
+        def who() -> str:
+            return f"{TOOL_USER.get()} {threading.current_thread() is main}"
+
+        main = threading.current_thread()
+
+        async def one(name: str) -> str:
+            TOOL_USER.set(name)
+            return (await self.tool("who")).text
+
+        names = [f"u{n}" for n in range(20)]
+        found = await asyncio.gather(*map(one, names))
+        self.assertEqual(found, [f"{name} False" for name in names])
+
+    async def test_the_context_belongs_to_the_request(self) -> None:
+        @self.server.tool
+        def who(ctx: Context) -> str:
+            return f"{ctx.headers.get('x-user')} {ctx.request.id} {ctx.request.peer}"
+
+        async def one(n: int) -> str:
+            headers = {"x-user": f"u{n}", "mcp-method": "tools/call", "mcp-name": "who"}
+            headers["mcp-protocol-version"] = "2026-07-28"
+            return (await self.tool("who", id=n, headers=headers, peer=f"p{n}")).text
+
+        found = await asyncio.gather(*map(one, range(20)))
+        self.assertEqual(found, [f"u{n} {n} p{n}" for n in range(20)])
+
+    # --- results --------------------------------------------------------------------------
+
+    @spec("tools-37")
+    async def test_values_become_text_and_structured_content(self) -> None:
+        """OUT-02, OUT-03, OUT-04, OUT-06."""
+        utc = datetime.timezone.utc
+        nothing = object()
+        for value, content, structured in (
+            ("x", ["x"], nothing),
+            ("", [""], nothing),
+            ("\ud800", ["\ud800"], nothing),
+            (None, [], nothing),
+            ([], ["[]"], []),
+            ({}, ["{}"], {}),
+            (0, ["0"], 0),
+            (False, ["false"], False),
+            (1.5, ["1.5"], 1.5),
+            ({"a": [1, None]}, ['{"a": [1, null]}'], {"a": [1, None]}),
+            ({"ü": "ü"}, ['{"ü": "ü"}'], {"ü": "ü"}),
+            ((1, 2), ["[1, 2]"], [1, 2]),
+            ({3, 1}, ["[1, 3]"], [1, 3]),
+            ({5: "a"}, ['{"5": "a"}'], {"5": "a"}),
+            (iter([1]), ["[1]"], [1]),
+            (
+                datetime.datetime(2026, 7, 28, tzinfo=utc),
+                ["2026-07-28T00:00:00+00:00"],
+                "2026-07-28T00:00:00+00:00",
+            ),
+            (decimal.Decimal("1.10"), ["1.10"], "1.10"),
+            (uuid.UUID(int=1), [str(uuid.UUID(int=1))], str(uuid.UUID(int=1))),
+            (b"\xfb\xff", ["+/8="], "+/8="),
+            (pathlib.PurePosixPath("a/b"), ["a/b"], "a/b"),
+            (ToolColor.RED, ["r"], "r"),
+            (
+                ToolPoint(1),
+                ['{"x": 1, "tags": []}'],
+                {"x": 1, "tags": []},
+            ),
+            (ToolPair(1), ['{"left": 1, "right": "r"}'], {"left": 1, "right": "r"}),
+        ):
+            with self.subTest(repr(value)):
+                self.setUp()
+                self.server.tool(returning(value), name="t")
+                result = (await self.tool("t")).result
+                self.assertEqual([one["text"] for one in result["content"]], content)
+                self.assertEqual(result.get("structuredContent", nothing), structured)
+                self.assertNotIn("isError", result)
+
+    @spec("tools-34", "tools-35", "prompts-08", "prompts-09", "prompts-11")
+    async def test_content_blocks_of_every_kind_go_out_as_they_are(self) -> None:
+        notes = mcp_ref.annotations(["user"], 0.9, "2025-05-03T14:30:00Z")
+        raw, coded = b"\xfb\xff\xfe", "+//+"
+        blocks = [
+            (mcp_ref.text("a"), {"type": "text", "text": "a"}),
+            (
+                mcp_ref.image(raw, "image/png"),
+                {"type": "image", "data": coded, "mimeType": "image/png"},
+            ),
+            (
+                mcp_ref.audio(raw, "audio/wav"),
+                {"type": "audio", "data": coded, "mimeType": "audio/wav"},
+            ),
+            (
+                mcp_ref.embedded("file:///a.rs", "fn", "text/x-rust"),
+                {
+                    "type": "resource",
+                    "resource": {
+                        "uri": "file:///a.rs",
+                        "mimeType": "text/x-rust",
+                        "text": "fn",
+                    },
+                },
+            ),
+            (
+                mcp_ref.embedded("a:b", raw, "image/png"),
+                {
+                    "type": "resource",
+                    "resource": {"uri": "a:b", "mimeType": "image/png", "blob": coded},
+                },
+            ),
+            (
+                mcp_ref.resource_link(
+                    "file:///a.rs",
+                    "a.rs",
+                    title="A",
+                    description="d",
+                    mime_type="text/x-rust",
+                    size=2,
+                ),
+                {
+                    "type": "resource_link",
+                    "uri": "file:///a.rs",
+                    "name": "a.rs",
+                    "title": "A",
+                    "description": "d",
+                    "mimeType": "text/x-rust",
+                    "size": 2,
+                },
+            ),
+            (
+                mcp_ref.text("a", annotations=notes, meta={"com.example/k": 1}),
+                {
+                    "type": "text",
+                    "text": "a",
+                    "annotations": {
+                        "audience": ["user"],
+                        "priority": 0.9,
+                        "lastModified": "2025-05-03T14:30:00Z",
+                    },
+                    "_meta": {"com.example/k": 1},
+                },
+            ),
+        ]
+        for given, wire in blocks:
+            with self.subTest(wire["type"]):
+                self.setUp()
+                self.server.tool(returning(given), name="t")
+                self.assertEqual((await self.tool("t")).result["content"], [wire])
+        every = [given for given, _ in blocks]
+        self.server.tool(lambda: every, name="list")
+        self.server.tool(lambda: (*every, "text", {"a": 1}), name="mixed")
+        wires = [wire for _, wire in blocks]
+        self.assertEqual((await self.tool("list")).result["content"], wires)
+        mixed = (await self.tool("mixed")).result
+        self.assertEqual(
+            mixed["content"],
+            [
+                *wires,
+                {"type": "text", "text": "text"},
+                {"type": "text", "text": '{"a": 1}'},
+            ],
+        )
+        self.assertNotIn("structuredContent", mixed)
+
+    @spec("prompts-08", "prompts-09", "prompts-11", "resources-12")
+    def test_blocks_that_cannot_be_are_refused(self) -> None:
+        for build in (
+            lambda: mcp_ref.image(b"", "png"),
+            lambda: mcp_ref.image(b"", ""),
+            lambda: mcp_ref.audio(b"", "audio/"),
+            lambda: mcp_ref.audio(b"", "audio/wav\r\nX: y"),
+            lambda: mcp_ref.embedded("no uri", "a", "text/plain"),
+            lambda: mcp_ref.resource_link("no uri", "a"),
+            lambda: mcp_ref.text("a", meta={"bad key": 1}),
+            lambda: mcp_ref.annotations(audience=["model"]),
+            lambda: mcp_ref.annotations(priority=1.1),
+            lambda: mcp_ref.annotations(priority=-0.1),
+            lambda: mcp_ref.annotations(last_modified="yesterday"),
+            lambda: mcp_ref.text("a", annotations={"priority": 2}),
+        ):
+            with self.subTest(), self.assertRaises(ValueError):
+                build()
+        now = datetime.datetime(2026, 7, 28, tzinfo=datetime.timezone.utc)
+        self.assertEqual(
+            mcp_ref.annotations(last_modified=now),
+            {"lastModified": "2026-07-28T00:00:00+00:00"},
+        )
+
+    async def test_a_whole_result_can_be_returned(self) -> None:
+        for given, content, rest in (
+            (mcp_ref.result(["a", mcp_ref.text("b")]), ["a", "b"], {}),
+            (mcp_ref.result(structured=None), ["null"], {"structuredContent": None}),
+            (mcp_ref.result(structured=[1]), ["[1]"], {"structuredContent": [1]}),
+            (
+                mcp_ref.result(["one"], structured=[1]),
+                ["one"],
+                {"structuredContent": [1]},
+            ),
+            (mcp_ref.result(["no"], is_error=True), ["no"], {"isError": True}),
+            (mcp_ref.result(), [], {}),
+        ):
+            with self.subTest(given):
+                self.setUp()
+                self.server.tool(returning(given), name="t")
+                for _ in range(2):  # a result may be kept and returned again
+                    result = (await self.tool("t")).result
+                    found = [one["text"] for one in result.pop("content")]
+                    self.assertEqual(found, content)
+                    del result["resultType"], result["_meta"]
+                    self.assertEqual(result, rest)
+        self.server.tool(
+            lambda: mcp_ref.result(["a"], meta={"com.example/k": 1}), name="meta"
+        )
+        self.assertEqual((await self.tool("meta")).result["_meta"]["com.example/k"], 1)
+
+    @spec("tools-38")
+    async def test_the_output_schema_comes_from_the_return_hint(self) -> None:
+        """OUT-07."""
+
+        @self.server.tool
+        def number() -> int:
+            return 5
+
+        @self.server.tool
+        def lies() -> int:
+            return "5"  # type: ignore[return-value]
+
+        @self.server.tool
+        def maybe() -> int | None:
+            return None
+
+        @self.server.tool
+        def points() -> list[ToolPoint]:
+            return [ToolPoint(1)]
+
+        @self.server.tool
+        def fails() -> int:
+            raise ValueError("x")
+
+        @self.server.tool
+        def refuses() -> int:
+            raise mcp_ref.ToolError("try later")
+
+        @self.server.tool
+        def says() -> str:
+            return "x"
+
+        @self.server.tool
+        def block() -> mcp_ref.Content:
+            return mcp_ref.text("x")
+
+        tools = await self.listed()
+        self.assertEqual(tools["number"]["outputSchema"], {"type": "integer"})
+        self.assertEqual(tools["points"]["outputSchema"]["type"], "array")
+        self.assertNotIn("outputSchema", tools["says"])
+        self.assertNotIn("outputSchema", tools["block"])
+        for name, structured in (
+            ("number", 5),
+            ("maybe", None),
+            ("points", [{"x": 1, "tags": []}]),
+        ):
+            with self.subTest(name):
+                result = (await self.tool(name)).result
+                self.assertEqual(result["structuredContent"], structured)
+        for name in ("lies", "fails"):
+            with self.subTest(name):
+                self.assertFails(await self.tool(name))
+        self.assertFails(await self.tool("refuses"), "try later")
+
+    @spec("tools-38")
+    async def test_an_output_schema_that_is_given_is_held(self) -> None:
+        """OUT-07."""
+        schema = {
+            "type": "object",
+            "required": ["n"],
+            "properties": {"n": {"type": "integer"}},
+        }
+        for value, fits in (
+            ({"n": 1}, True),
+            ({"n": 1, "m": 2}, True),
+            ({"n": "x"}, False),
+            ({}, False),
+            ("plain", False),
+            (None, False),
+            (mcp_ref.text("plain"), False),
+            (mcp_ref.result(["text"]), False),
+            (mcp_ref.result(["text"], structured={"n": 1}), True),
+            (mcp_ref.result(["text"], structured={"n": None}), False),
+        ):
+            with self.subTest(value):
+                self.setUp()
+                self.server.tool(
+                    returning(value),
+                    name="t",
+                    output_schema=schema,
+                )
+                reply = await self.tool("t")
+                if fits:
+                    self.assertIn("n", reply.result["structuredContent"])
+                else:
+                    self.assertFails(reply)
+        self.setUp()
+        self.server.tool(
+            lambda: mcp_ref.result(["no"], is_error=True),
+            name="t",
+            output_schema=schema,
+        )
+        self.assertFails(await self.tool("t"), "no")
+        self.server.tool(lambda: 5, name="any", output_schema={})
+        self.assertEqual((await self.listed())["any"]["outputSchema"], {})
+
+    async def test_what_is_not_json_becomes_an_error_and_never_bad_json(self) -> None:
+        """OUT-01, OUT-02."""
+        loop: list[Any] = []
+        loop.append(loop)
+        for value in (
+            float("nan"),
+            {"mean": float("inf")},
+            {(1, 2): "tuple key"},
+            loop,
+            object(),
+            {1: "a", "1": "b"},
+            10**5000,
+            mcp_ref.result(["a"], structured=float("-inf")),
+            [mcp_ref.text("a"), object()],
+        ):
+            with self.subTest(type(value)):
+                self.setUp()
+                self.server.tool(returning(value), name="t")
+                reply = await self.tool("t")
+                if "error" in reply.response:
+                    self.assertEqual(reply.error["code"], -32603)
+                else:
+                    self.assertFails(reply)
+
+    # --- errors ---------------------------------------------------------------------------
+
+    RAISED = [
+        RuntimeError("db password=hunter2 at /srv/app/x.py"),
+        KeyError("hunter2"),
+        OSError(13, "hunter2", "/srv"),
+        MemoryError("hunter2"),
+        StopIteration("hunter2"),
+        StopAsyncIteration("hunter2"),
+        SystemExit("hunter2"),
+        SystemExit(3),
+        asyncio.CancelledError("hunter2"),
+        TimeoutError("hunter2"),
+        ExceptionGroup("hunter2", [ValueError("hunter2")]),
+        UnicodeDecodeError("utf-8", b"hunter2", 0, 1, "hunter2"),
+    ]
+
+    @spec("tools-42")
+    async def test_whatever_a_tool_raises_fails_that_call_alone(self) -> None:
+        """ERR-02, ERR-03."""
+        for error in self.RAISED:
+            for function in raising(error):
+                for masked in (True, False):
+                    with self.subTest(repr(error), of=function.__name__, masked=masked):
+                        self.server = Server("t", mask_errors=masked)
+                        self.server.tool(function, name="t")
+                        self.server.tool(lambda: "alive", name="next")
+                        with self.assertLogs("mcp_ref", "ERROR"):
+                            reply = await self.tool("t")
+                        self.assertFails(reply)
+                        self.assertNotIn("Traceback", reply.text)
+                        if masked:
+                            self.assertNotIn("hunter2", reply.text)
+                            self.assertNotIn("/srv", reply.text)
+                        self.assertEqual((await self.tool("next")).text, "alive")
+
+    async def test_programs_that_end_themselves_end_only_the_call(self) -> None:
+        """ERR-03."""
+
+        @self.server.tool
+        def bye() -> None:
+            sys.exit(3)
+
+        @self.server.tool
+        def parse() -> None:
+            with contextlib.redirect_stderr(io.StringIO()):
+                argparse.ArgumentParser().parse_args(["--nope"])
+
+        @self.server.tool
+        def deep() -> None:
+            deep()
+
+        @self.server.tool
+        async def deep_later() -> None:
+            await deep_later()
+
+        @self.server.tool
+        def loop() -> str:
+            return asyncio.run(asyncio.sleep(0, "fine"))
+
+        for name in ("bye", "parse", "deep", "deep_later"):
+            with self.subTest(name):
+                self.assertFails(await self.tool(name))
+        self.assertEqual((await self.tool("loop")).text, "fine")
+
+    async def test_a_tool_error_is_always_shown(self) -> None:
+        for masked in (True, False):
+            with self.subTest(masked=masked):
+                self.server = Server("t", mask_errors=masked)
+
+                @self.server.tool
+                def t() -> int:
+                    raise mcp_ref.ToolError("No flights on Sunday; try Monday")
+
+                reply = await self.tool("t")
+                self.assertFails(reply)
+                self.assertEqual(reply.text, "No flights on Sunday; try Monday")
+
+    async def test_without_masking_the_type_and_text_are_shown(self) -> None:
+        self.server = Server("t", mask_errors=False)
+
+        @self.server.tool
+        def t() -> None:
+            raise ValueError("no such city")
+
+        self.assertFails(await self.tool("t"), "ValueError", "no such city")
+
+    async def test_an_mcp_error_goes_to_the_host_as_it_is(self) -> None:
+        @self.server.tool
+        def t() -> None:
+            raise mcp_ref.InvalidParams("not now", {"retry": 5})
+
+        self.assertEqual(
+            (await self.tool("t")).error,
+            {"code": -32602, "message": "not now", "data": {"retry": 5}},
+        )
+
+    # --- who may see and call -------------------------------------------------------------
+
+    @spec("tools-05", "tools-07", "tools-42", "caching-29")
+    async def test_tools_are_seen_and_called_with_their_scopes_only(self) -> None:
+        self.server.tool(lambda: "open", name="open")
+        self.server.tool(lambda: "read", name="read", scopes=["read"])
+        self.server.tool(lambda: "both", name="both", scopes=["read", "write"])
+        for scopes, visible in (
+            (None, ["open"]),
+            ((), ["open"]),
+            (("read",), ["open", "read"]),
+            (("write",), ["open"]),
+            (("read", "write", "x"), ["open", "read", "both"]),
+        ):
+            who = (
+                None
+                if scopes is None
+                else mcp_ref.Principal("a", scopes=frozenset(scopes))
+            )
+            with self.subTest(scopes):
+                self.assertEqual(list(await self.listed(principal=who)), visible)
+                for name in ("open", "read", "both"):
+                    reply = await self.tool(name, principal=who)
+                    if name in visible:
+                        self.assertEqual(reply.text, name)
+                        continue
+                    self.assertEqual(reply.error["code"], 403)
+                    needed = ["read", "write"] if name == "both" else ["read"]
+                    self.assertEqual(reply.error["data"], {"requiredScopes": needed})
+
+    # --- the list and its changes ---------------------------------------------------------
+
+    @spec("tools-06", "tools-08", "resources-04", "prompts-04")
+    async def test_lists_depend_on_nothing_but_the_caller(self) -> None:
+        """UNTESTED B31."""
+        names = [f"n{n * 7 % 30}" for n in range(30)]
+        for name in names:
+            self.server.tool(lambda: 1, name=name)
+            self.server.prompt(lambda: "x", name=name)
+            self.server.resource(f"a:{name}")(lambda: "x")
+            self.server.resource(f"a:{name}/{{b}}")(lambda b: "x")
+        before = {method: (await self.call(method)).result for method in LIST_METHODS}
+        await self.tool("n1", id="other", capabilities=ALL_CAPABILITIES)
+        await self.call("resources/read", {"uri": "a:n1"})
+        await self.call("prompts/get", {"name": "n1"}, peer="10.0.0.1")
+        await self.tool("nothing")
+        for method, member in LIST_METHODS.items():
+            with self.subTest(method):
+                again = await self.call(
+                    method, id="z", peer="b", capabilities=ALL_CAPABILITIES
+                )
+                self.assertEqual(again.result, before[method])
+                key = {"resources": "uri", "resourceTemplates": "uriTemplate"}
+                found = [one[key.get(member, "name")] for one in again.result[member]]
+                expected = {
+                    "resources": [f"a:{name}" for name in names],
+                    "resourceTemplates": [f"a:{name}/{{b}}" for name in names],
+                }
+                self.assertEqual(found, expected.get(member, names))
+
+    async def test_tools_come_and_go_at_run_time(self) -> None:
+        self.server.tool(lambda: "1", name="a")
+        self.server.tool(lambda: "2", name="b")
+        self.server.remove_tool("a")
+        self.assertEqual(list(await self.listed()), ["b"])
+        self.assertEqual((await self.tool("a")).error["code"], -32602)
+        self.server.tool(lambda: "3", name="a")
+        self.assertEqual(list(await self.listed()), ["b", "a"])
+        self.assertEqual((await self.tool("a")).text, "3")
+        for remove in (
+            self.server.remove_tool,
+            self.server.remove_prompt,
+            self.server.remove_resource,
+        ):
+            with self.subTest(remove.__name__), self.assertRaises(KeyError):
+                remove("ghost")
+        self.server.remove_tool("a")
+        self.server.remove_tool("b")
+        self.assertEqual(await self.listed(), {})  # empty, and still there
+
+    @spec("tools-11", "resources-08", "prompts-07")
+    async def test_listeners_are_told_when_lists_change(self) -> None:
+        server = self.server
+        server.tool(lambda: 1, name="t")
+        server.prompt(lambda: "", name="p")
+        server.resource("a:r")(lambda: "")
+        server.resource("a:{t}")(lambda t: "")
+        every = {
+            "toolsListChanged": True,
+            "promptsListChanged": True,
+            "resourcesListChanged": True,
+        }
+        for filter, actions in (
+            (
+                "toolsListChanged",
+                (
+                    lambda: server.tool(lambda: 1, name="new"),
+                    lambda: server.remove_tool("t"),
+                ),
+            ),
+            (
+                "promptsListChanged",
+                (
+                    lambda: server.prompt(lambda: "", name="new"),
+                    lambda: server.remove_prompt("p"),
+                ),
+            ),
+            (
+                "resourcesListChanged",
+                (
+                    lambda: server.resource("a:new")(lambda: ""),
+                    lambda: server.resource("a:{new}/b")(lambda new: ""),
+                    lambda: server.remove_resource("a:r"),
+                    lambda: server.remove_resource("a:{t}"),
+                ),
+            ),
+        ):
+            kind = filter.removesuffix("ListChanged")
+            for n, act in enumerate(actions):
+                with self.subTest(filter, n=n):
+                    method = f"notifications/{kind}/list_changed"
+                    told = await heard(server, every, act)
+                    self.assertEqual(told, [(method, None)])
+        others = {**every, "toolsListChanged": False}
+        told = await heard(server, others, lambda: server.remove_tool("new"))
+        self.assertEqual(told, [])
+
+
+# --- server/resources ---------------------------------------------------------------------
+
+
+class Resources(Case):
+    """URIs, templates, contents, and what is not there."""
+
+    async def read(self, uri: Any, **options: Any) -> Reply:
+        return await self.call("resources/read", {"uri": uri}, **options)
+
+    async def uris(self) -> list[str]:
+        listed = (await self.call("resources/list")).result["resources"]
+        return [one["uri"] for one in listed]
+
+    def assertNotFound(self, reply: Reply, uri: str) -> None:
+        self.assertEqual(reply.error["code"], -32602)
+        self.assertEqual(reply.error["data"], {"uri": uri})
+
+    @spec("resources-03")
+    async def test_definitions_go_out_in_full(self) -> None:
+        icons = [{"src": "https://example.com/i.png"}]
+        options = {
+            "name": "main.rs",
+            "title": "T",
+            "mime_type": "text/x-rust",
+            "annotations": {"audience": ["user"], "priority": 0.8},
+            "icons": icons,
+            "meta": {"com.example/k": 1},
+        }
+        wire = {
+            "name": "main.rs",
+            "title": "T",
+            "description": "Entry point.",
+            "mimeType": "text/x-rust",
+            "annotations": {"audience": ["user"], "priority": 0.8},
+            "icons": icons,
+            "_meta": {"com.example/k": 1},
+        }
+
+        def main() -> str:
+            "Entry point."
+            return "fn"
+
+        def file(path: str) -> str:
+            "Entry point."
+            return path
+
+        self.server.resource("file:///main.rs", size=2, **options)(main)
+        self.server.resource("file:///{path}", **options)(file)
+        listed = (await self.call("resources/list")).result["resources"]
+        self.assertEqual(listed, [{"uri": "file:///main.rs", "size": 2, **wire}])
+        listed = (await self.call("resources/templates/list")).result
+        self.assertEqual(
+            listed["resourceTemplates"], [{"uriTemplate": "file:///{path}", **wire}]
+        )
+        self.server.resource("a:b")(main)
+        listed = (await self.call("resources/list")).result["resources"]
+        self.assertEqual(
+            listed[1], {"uri": "a:b", "name": "main", "description": "Entry point."}
+        )
+
+    URIS = [
+        "https://example.com",
+        "custom:abc",
+        "MEM://Host/Path",
+        "http://h:80/x",
+        "file:///a/../b",
+        "file:///a//b/./c",
+        "urn:isbn:1",
+        "note://a?b=%7E",
+        "note://%C3%BCn%C3%AF%20x",
+        "note://a#frag",
+        "note://[::1]/x",
+        "a:",
+    ]
+
+    @spec("resources-12", "resources-17")
+    async def test_uris_are_the_same_byte_for_byte_everywhere(self) -> None:
+        """RES-06."""
+        for uri in self.URIS:
+            self.server.resource(uri)(returning(f"text of {uri}"))
+        self.assertEqual(await self.uris(), self.URIS)
+        for uri in self.URIS:
+            with self.subTest(uri):
+                (found,) = (await self.read(uri)).result["contents"]
+                self.assertEqual(found, {"uri": uri, "text": f"text of {uri}"})
+                told = await heard(
+                    self.server,
+                    {"resourceSubscriptions": self.URIS},
+                    functools.partial(self.server.resource_updated, uri),
+                )
+                self.assertEqual(told, [("notifications/resources/updated", uri)])
+        for uri in (
+            "https://example.com/",
+            "mem://host/Path",
+            "mem://Host/Path",
+            "http://h/x",
+            "file:///b",
+            "note://a?b=~",
+            "note://%c3%bcn%c3%af%20x",
+            "note://a",
+        ):
+            with self.subTest(uri):
+                self.assertNotFound(await self.read(uri), uri)
+
+    @spec("resources-12")
+    def test_uris_that_are_none_are_refused_at_registration(self) -> None:
+        """RES-04."""
+        for uri in (
+            *("", "nocolon", "note://ünï x", "note://a b", "note://a\n", "1a:b", ":a"),
+            *("note://%zz", "note://%", "note://<a>", 'note://"', "a:b\\c", "ä:b"),
+        ):
+            with self.subTest(uri), self.assertRaisesRegex(ValueError, "URI"):
+                self.server.resource(uri)(lambda: "")
+        for uri in ("a:{", "a:}", "a:{}", "a:{b*}", "a:{b:3}", "a:{b}{b}", "a b:{c}"):
+            with self.subTest(uri), self.assertRaises(ValueError):
+                self.server.resource(uri)(lambda b="", c="": "")
+
+    async def test_uris_and_templates_are_unique(self) -> None:
+        self.server.resource("a:b")(lambda: "1")
+        self.server.resource("a:{b}")(lambda b: "2")
+        for uri, function in (("a:b", lambda: "3"), ("a:{b}", lambda b: "3")):
+            with self.subTest(uri), self.assertRaises(ValueError):
+                self.server.resource(uri)(function)
+
+    def test_variables_and_parameters_must_agree(self) -> None:
+        def context(ctx: Context, b: str) -> str:
+            return b
+
+        for uri, function in (
+            ("a:{b}", lambda c: ""),
+            ("a:{b}", lambda: ""),
+            ("a:b", lambda b: ""),
+            ("a:{b}{c}", lambda b, c, d=1: ""),
+        ):
+            with self.subTest(uri), self.assertRaisesRegex(ValueError, re.escape(uri)):
+                self.server.resource(uri)(function)
+        self.server.resource("a:{b}")(context)
+
+    @spec("resources-13", "resources-16", "resources-17")
+    async def test_what_is_not_there_is_an_error_that_names_it(self) -> None:
+        """RES-07, UNTESTED B16."""
+
+        @self.server.resource("note://{name}")
+        def note(name: str) -> str | None:
+            return None if name == "none" else name
+
+        @self.server.resource("gone:file")
+        def gone() -> str:
+            return open("/nonexistent/file").read()
+
+        for uri in ("note://none", "other://a", "note://a/b", "note://", "gone:file"):
+            with self.subTest(uri):
+                self.assertNotFound(await self.read(uri), uri)
+
+    @spec("resources-17")
+    async def test_malformed_uris_are_refused(self) -> None:
+        """RES-08."""
+        self.server.resource("note://{+name}")(lambda name: name)
+        for uri in (
+            *("%%%", "", "no-scheme", 123, None, True, ["note://a"], {"uri": "a:b"}),
+            *("note://a\x00", "note://a b", "note://a\nb", "note://a\x7f", " note://a"),
+            *("note://" + "a" * 1_000_000, "http://[::1", "note://%ff", "\ud800:a"),
+        ):
+            with self.subTest(str(uri)[:20]):
+                self.assertEqual((await self.read(uri)).error["code"], -32602)
+        reply = await self.call("resources/read")
+        self.assertEqual(reply.error["code"], -32602)
+
+    @spec("resources-06", "resources-16", "resources-19")
+    async def test_values_become_contents(self) -> None:
+        """RES-09, RES-10."""
+        raw = b"\xfb\xff\xfe" * 40
+        for value, mime, contents in (
+            ("text", None, [{"text": "text"}]),
+            ("", None, [{"text": ""}]),
+            (raw, None, [{"blob": base64.b64encode(raw).decode()}]),
+            (b"", None, [{"blob": ""}]),
+            (b"plain", "a/b", [{"blob": "cGxhaW4=", "mimeType": "a/b"}]),
+            (
+                "<p>",
+                "text/html;profile=mcp-app",
+                [{"text": "<p>", "mimeType": "text/html;profile=mcp-app"}],
+            ),
+            (
+                {"a": "ü"},
+                None,
+                [{"text": '{"a": "ü"}', "mimeType": "application/json"}],
+            ),
+            ([], None, [{"text": "[]", "mimeType": "application/json"}]),
+            (
+                ToolPoint(1),
+                "application/vnd.x+json; charset=utf-8",
+                [
+                    {
+                        "text": '{"x": 1, "tags": []}',
+                        "mimeType": "application/vnd.x+json; charset=utf-8",
+                    }
+                ],
+            ),
+        ):
+            with self.subTest(str(value)[:20]):
+                self.setUp()
+                self.server.resource("a:b", mime_type=mime)(returning(value))
+                found = (await self.read("a:b")).result["contents"]
+                self.assertEqual(found, [{"uri": "a:b", **one} for one in contents])
+                for one in found:
+                    if "blob" in one:
+                        base64.b64decode(one["blob"], validate=True)
+
+    @spec("resources-06")
+    async def test_several_contents_come_from_one_read(self) -> None:
+        @self.server.resource("dir:///")
+        def directory() -> Any:
+            return [
+                mcp_ref.contents("dir:///a", "A", "text/plain"),
+                mcp_ref.contents("dir:///b", b"B", meta={"com.example/k": 1}),
+            ]
+
+        @self.server.resource("one:///")
+        def one() -> Any:
+            return mcp_ref.contents("other:///", "A")
+
+        self.assertEqual(
+            (await self.read("dir:///")).result["contents"],
+            [
+                {"uri": "dir:///a", "mimeType": "text/plain", "text": "A"},
+                {"uri": "dir:///b", "blob": "Qg==", "_meta": {"com.example/k": 1}},
+            ],
+        )
+        self.assertEqual(
+            (await self.read("one:///")).result["contents"],
+            [{"uri": "other:///", "text": "A"}],
+        )
+
+    async def test_templates_match_and_convert(self) -> None:
+        """RES-01 to RES-03, RES-05."""
+        server = self.server
+        server.resource("note://{name}")(lambda name: name)
+        server.resource("files://{+path}")(lambda path: path)
+        server.resource("data://v1.0/{x}")(lambda x: x)
+        server.resource("calc://(a+b)/{y}")(lambda y: y)
+        server.resource("p://{a}-{b}-{c}-{d}")(lambda a, b, c, d: f"{a}|{b}|{c}|{d}")
+
+        @server.resource("search://q{?term,limit}")
+        def search(term: str = "all", limit: int = 10) -> Any:
+            return [term, limit]
+
+        @server.resource("day://{day}")
+        async def on(day: datetime.date) -> str:
+            return repr(day)
+
+        for uri, text in (
+            ("note://my%20file", "my file"),
+            ("note://a%2Fb", "a/b"),
+            ("note://100%2525", "100%25"),
+            ("note://a+b", "a+b"),
+            ("note://caf%C3%A9", "café"),
+            ("note://5", "5"),
+            ("note://null", "null"),
+            ("files://x/y/z.txt", "x/y/z.txt"),
+            ("data://v1.0/1", "1"),
+            ("calc://(a+b)/2", "2"),
+            ("p://1-2-3-4", "1|2|3|4"),
+            ("search://q", '["all", 10]'),
+            ("search://q?term=a%26b&limit=2", '["a&b", 2]'),
+            ("search://q?limit=2&term=x", '["x", 2]'),
+            ("search://q?term=a%23b", '["a#b", 10]'),
+            ("search://q?term=5", '["5", 10]'),
+            ("day://2026-07-28", repr(datetime.date(2026, 7, 28))),
+        ):
+            with self.subTest(uri):
+                (found,) = (await self.read(uri)).result["contents"]
+                self.assertEqual(found["text"], text)
+                self.assertEqual(found["uri"], uri)
+        for uri in (
+            "note://a/b",
+            "note://%ff",
+            "data://v1X0/1",
+            "calc://ab/2",
+            "search://q?limit=two",
+            "search://q?limit=2.5",
+            "search://q?other=1",
+            "day://today",
+        ):
+            with self.subTest(uri[:20]):
+                self.assertNotFound(await self.read(uri), uri)
+        reply = await self.read("p://" + "-" * 5000)  # many ways, and still quick
+        self.assertIn("contents", reply.result)
+
+    async def test_the_exact_uri_wins_and_then_the_more_specific_template(self) -> None:
+        self.server.resource("a://{+x}")(lambda x: "wide")
+        self.server.resource("a://b/{x}")(lambda x: "narrow")
+        self.server.resource("a://b/c")(lambda: "exact")
+        for uri, text in (
+            ("a://b/c", "exact"),
+            ("a://b/d", "narrow"),
+            ("a://b/d/e", "wide"),
+        ):
+            with self.subTest(uri):
+                (found,) = (await self.read(uri)).result["contents"]
+                self.assertEqual(found["text"], text)
+        self.server.remove_resource("a://b/c")
+        (found,) = (await self.read("a://b/c")).result["contents"]
+        self.assertEqual(found["text"], "narrow")
+
+    @spec("resources-17", "resources-21")
+    async def test_paths_cannot_leave_their_root(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder, "root")
+            (root / "sub").mkdir(parents=True)
+            (root / "sub" / "a b.txt").write_text("inside")
+            pathlib.Path(folder, "secret.txt").write_text("outside")
+            (root / "link").symlink_to(pathlib.Path(folder, "secret.txt"))
+
+            @self.server.resource("file:///{+path}")
+            def file(path: str) -> str:
+                return mcp_ref.safe_path(root, path).read_text()
+
+            @self.server.resource("name:///{name}")
+            def name(name: str) -> str:
+                return mcp_ref.safe_path(root, name).read_text()
+
+            (found,) = (await self.read("file:///sub/a%20b.txt")).result["contents"]
+            self.assertEqual(found["text"], "inside")
+            (found,) = (await self.read("name:///sub%2Fa%20b.txt")).result["contents"]
+            self.assertEqual(found["text"], "inside")
+            for uri in (
+                "file:///../secret.txt",
+                "file:///sub/../../secret.txt",
+                "file:///%2E%2E/secret.txt",
+                "file:///..%2Fsecret.txt",
+                "file:///%2e%2e%2fsecret.txt",
+                "file:///%252e%252e/secret.txt",
+                f"file:///{folder}/secret.txt",
+                f"file:////{folder}/secret.txt",
+                "file:///..%5Csecret.txt",
+                "file:///sub%00/../../secret.txt",
+                "file:///link",
+                "file:///C:%5Csecret.txt",
+                "name:///..%2Fsecret.txt",
+                "name:///%2Fetc%2Fpasswd",
+                "file:///nothing.txt",
+            ):
+                with self.subTest(uri):
+                    self.assertNotFound(await self.read(uri), uri)
+
+    @spec("resources-14")
+    async def test_what_fails_inside_is_an_internal_error_without_details(self) -> None:
+        """ERR-02, ERR-04."""
+        for error in (*Tools.RAISED, mcp_ref.ToolError("hunter2"), KeyError("hunter2")):
+            for function in raising(error):
+                with self.subTest(repr(error), of=function.__name__):
+                    self.setUp()
+                    self.server.resource("a:b")(lambda: "alive")
+                    self.server.resource("a:c")(function)
+                    self.server.prompt(function, name="p")
+                    with self.assertLogs("mcp_ref", "ERROR"):
+                        reply = await self.read("a:c")
+                    self.assertEqual(reply.error["code"], -32603)
+                    self.assertNotIn("hunter2", json.dumps(reply.error))
+                    with self.assertLogs("mcp_ref", "ERROR"):
+                        reply = await self.call("prompts/get", {"name": "p"})
+                    self.assertEqual(reply.error["code"], -32603)
+                    self.assertNotIn("hunter2", json.dumps(reply.error))
+                    self.assertIn("result", (await self.read("a:b")).response)
+
+    @spec("resources-05", "resources-18", "resources-20", "caching-29")
+    async def test_resources_are_seen_and_read_with_their_scopes_only(self) -> None:
+        self.server.resource("a:open")(lambda: "x")
+        self.server.resource("a:shut", scopes=["s"])(lambda: "x")
+        self.server.resource("t:{x}", scopes=["s"])(lambda x: x)
+        ran: list[str] = []
+        self.server.resource("r:{x}", scopes=["s"])(lambda x: ran.append(x))
+        may = mcp_ref.Principal("a", scopes=frozenset("s"))
+        for who in (None, mcp_ref.Principal("a"), may):
+            with self.subTest(who):
+                found = (await self.call("resources/list", principal=who)).result
+                seen = [one["uri"] for one in found["resources"]]
+                found = (
+                    await self.call("resources/templates/list", principal=who)
+                ).result
+                seen += [one["uriTemplate"] for one in found["resourceTemplates"]]
+                if who is may:
+                    self.assertEqual(seen, ["a:open", "a:shut", "t:{x}", "r:{x}"])
+                else:
+                    self.assertEqual(seen, ["a:open"])
+                for uri in ("a:shut", "t:y"):
+                    reply = await self.read(uri, principal=who)
+                    if who is may:
+                        self.assertIn("contents", reply.result)
+                    else:
+                        self.assertEqual(reply.error["code"], 403)
+        await self.read("r:y")
+        self.assertEqual(ran, [])
+
+    async def test_a_resource_may_ask_before_it_is_read(self) -> None:
+        @self.server.resource("a:b")
+        async def asks(ctx: Context) -> str:
+            return str((await ctx.elicit("Sure?", bool)).value)
+
+        params = {"uri": "a:b"}
+        first = await self.call("resources/read", params, capabilities=ALL_CAPABILITIES)
+        self.assertEqual(first.result["resultType"], "input_required")
+        yes = {"question-1": {"action": "accept", "content": {"value": True}}}
+        done = await self.answer("resources/read", params, first, yes)
+        self.assertEqual(done.result["contents"], [{"uri": "a:b", "text": "True"}])
+
+    def test_annotations_and_sizes_that_cannot_be_are_refused(self) -> None:
+        for options in (
+            {"annotations": {"audience": ["model"]}},
+            {"annotations": {"priority": 2}},
+            {"annotations": {"lastModified": "soon"}},
+            {"size": -1},
+            {"size": "x"},
+            {"meta": {"bad key": 1}},
+        ):
+            with self.subTest(options), self.assertRaises((ValueError, TypeError)):
+                self.server.resource("a:b", **options)(lambda: "")
+
+
+# --- server/prompts -----------------------------------------------------------------------
+
+
+class Prompts(Case):
+    """Prompts with arguments from the signature."""
+
+    async def get(self, name: Any, arguments: JSON = None, **options: Any) -> Reply:
+        params = {"name": name}
+        if arguments is not None:
+            params["arguments"] = arguments
+        return await self.call("prompts/get", params, **options)
+
+    @spec("prompts-03")
+    async def test_a_function_becomes_a_definition(self) -> None:
+        @self.server.prompt(title="Review", icons=[{"src": "https://example.com/i"}])
+        def code_review(
+            code: str, style: Annotated[str, "house style"] = "pep8"
+        ) -> str:
+            """Review code.
+
+            Args:
+                code: The code to review.
+            """
+            return f"{style}: {code}"
+
+        @self.server.prompt
+        def help() -> str:
+            return "help"
+
+        listed = (await self.call("prompts/list")).result["prompts"]
+        self.assertEqual(
+            listed,
+            [
+                {
+                    "name": "code_review",
+                    "title": "Review",
+                    "description": "Review code.",
+                    "icons": [{"src": "https://example.com/i"}],
+                    "arguments": [
+                        {
+                            "name": "code",
+                            "description": "The code to review.",
+                            "required": True,
+                        },
+                        {"name": "style", "description": "house style"},
+                    ],
+                },
+                {"name": "help"},
+            ],
+        )
+        result = (await self.get("code_review", {"code": "x = 1"})).result
+        self.assertEqual(result["description"], "Review code.")
+        self.assertEqual(
+            result["messages"],
+            [{"role": "user", "content": {"type": "text", "text": "pep8: x = 1"}}],
+        )
+
+    async def test_strings_are_converted_as_the_hints_say(self) -> None:
+        """TOL-12."""
+
+        @self.server.prompt
+        def report(
+            day: datetime.date,
+            n: int = 3,
+            full: bool = False,
+            note: Optional[str] = None,
+            kind: Literal["a", "b"] = "a",
+        ) -> str:
+            return repr((str(day), n, full, note, kind))
+
+        for arguments, value in (
+            ({}, ("2026-07-28", 3, False, None, "a")),
+            ({"n": "5", "full": "false"}, ("2026-07-28", 5, False, None, "a")),
+            ({"full": "true", "kind": "b"}, ("2026-07-28", 3, True, None, "b")),
+            ({"note": "null"}, ("2026-07-28", 3, False, "null", "a")),
+            ({"note": "5"}, ("2026-07-28", 3, False, "5", "a")),
+        ):
+            with self.subTest(arguments):
+                reply = await self.get("report", {"day": "2026-07-28", **arguments})
+                (message,) = reply.result["messages"]
+                self.assertEqual(message["content"]["text"], repr(value))
+
+    @spec("prompts-12", "prompts-13", "prompts-16")
+    async def test_bad_names_and_arguments_are_refused_by_name(self) -> None:
+        """ERR-04, TOL-03, TOL-12, UNTESTED B18."""
+
+        @self.server.prompt
+        def greet(name: str, n: int = 1, day: datetime.date | None = None) -> str:
+            return name
+
+        for name in ("ghost", "", None, 5, ["greet"], "Greet"):
+            with self.subTest(name):
+                self.assertEqual((await self.get(name)).error["code"], -32602)
+        for arguments, word in (
+            (None, "name"),
+            ({}, "name"),
+            ({"name": 5}, "string"),
+            ({"name": None}, "string"),
+            ({"name": "a", "n": 5}, "string"),
+            ({"name": "a", "n": "five"}, "n"),
+            ({"name": "a", "n": "5.5"}, "n"),
+            ({"name": "a", "n": "NaN"}, "n"),
+            ({"name": "a", "n": "9" * 5000}, "n"),
+            ({"name": "a", "day": "tomorrow"}, "day"),
+            ({"name": "a", "nmae": "b"}, "nmae"),
+            ([], "object"),
+            ("x", "object"),
+        ):
+            with self.subTest(str(arguments)[:50]):
+                error = (await self.get("greet", arguments)).error
+                self.assertEqual(error["code"], -32602)
+                self.assertIn(word, error["message"])
+                self.assertLess(len(error["message"]), 500)
+
+    @spec("prompts-08", "prompts-09", "prompts-10", "prompts-11")
+    async def test_values_become_messages(self) -> None:
+        text, image = {"type": "text", "text": "a"}, mcp_ref.image(b"x", "image/png")
+        link, sound = (
+            mcp_ref.resource_link("a:b", "n"),
+            mcp_ref.audio(b"x", "audio/wav"),
+        )
+        inside = mcp_ref.embedded("a:b", "t", "text/plain")
+        for value, messages in (
+            ("a", [("user", text)]),
+            ("", [("user", {"type": "text", "text": ""})]),
+            (mcp_ref.text("a"), [("user", text)]),
+            (mcp_ref.user("a"), [("user", text)]),
+            (mcp_ref.assistant("a"), [("assistant", text)]),
+            (["a", mcp_ref.assistant(image)], [("user", text), ("assistant", image)]),
+            (
+                (sound, link, inside),
+                [("user", sound), ("user", link), ("user", inside)],
+            ),
+            ([], []),
+        ):
+            with self.subTest(value):
+                self.setUp()
+                self.server.prompt(returning(value), name="p")
+                found = (await self.get("p")).result["messages"]
+                self.assertEqual(
+                    found,
+                    [{"role": role, "content": block} for role, block in messages],
+                )
+
+    @spec("prompts-16")
+    async def test_values_that_are_no_messages_are_internal_errors(self) -> None:
+        for value in (5, object(), {"role": "user"}, [None, 5], mcp_ref.result(["a"])):
+            with self.subTest(repr(value)[:30]):
+                self.setUp()
+                self.server.prompt(lambda: value, name="p")  # noqa: B023
+                self.assertEqual((await self.get("p")).error["code"], -32603)
+        for block in ({"type": "hologram"}, {}, {"text": "a"}):
+            with self.subTest(block), self.assertRaises(ValueError):
+                mcp_ref.user(block)  # type: ignore[arg-type]
+
+    @spec("prompts-05", "prompts-16", "caching-29")
+    async def test_prompts_are_seen_and_read_with_their_scopes_only(self) -> None:
+        self.server.prompt(lambda: "x", name="open")
+        self.server.prompt(lambda: "x", name="shut", scopes=["s"])
+        may = mcp_ref.Principal("a", scopes=frozenset("s"))
+        for who, names in ((None, ["open"]), (may, ["open", "shut"])):
+            listed = (await self.call("prompts/list", principal=who)).result["prompts"]
+            self.assertEqual([one["name"] for one in listed], names)
+        self.assertEqual((await self.get("shut")).error["code"], 403)
+        self.assertIn("messages", (await self.get("shut", principal=may)).result)
+
+    async def test_names_are_unique(self) -> None:
+        self.server.prompt(lambda: "1", name="p")
+        with self.assertRaisesRegex(ValueError, "p"):
+            self.server.prompt(lambda: "2", name="p")
+        self.server.remove_prompt("p")
+        self.assertEqual((await self.get("p")).error["code"], -32602)
+
+    @spec("prompts-06")
+    async def test_a_prompt_may_ask(self) -> None:
+        @self.server.prompt
+        async def asks(topic: str, ctx: Context) -> str:
+            return f"{topic} {(await ctx.elicit('How?', str)).value}"
+
+        params = {"name": "asks", "arguments": {"topic": "t"}}
+        first = await self.call("prompts/get", params, capabilities=ALL_CAPABILITIES)
+        self.assertEqual(first.result["resultType"], "input_required")
+        said = {"question-1": {"action": "accept", "content": {"value": "well"}}}
+        done = await self.answer("prompts/get", params, first, said)
+        self.assertEqual(done.result["messages"][0]["content"]["text"], "t well")
+
+
+# --- server/utilities/completion ----------------------------------------------------------
+
+
+class Completion(Case):
+    """Suggestions for the arguments of prompts and templates."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        server = self.server
+
+        @server.prompt
+        def review(language: str, framework: str = "", other: str = "") -> str:
+            return language
+
+        @server.resource("note://{owner}/{name}")
+        def note(owner: str, name: str) -> str:
+            return name
+
+        @server.resource("note://plain")
+        def plain() -> str:
+            return ""
+
+        server.complete("review", "language", ["python", "pytorch", "pyside", "Cython"])
+
+        @server.complete("review", "framework")
+        def framework(value: str, arguments: dict[str, str]) -> list[str]:
+            return [f"{arguments.get('language')}-{value}"]
+
+        @server.complete("note://{owner}/{name}", "name")
+        async def names(value: str, arguments: dict[str, str], ctx: Context) -> Any:
+            return (f"{arguments['owner']}{n}" for n in range(250))
+
+    async def complete(
+        self, ref: JSON, argument: JSON, context: JSON = None, **options: Any
+    ) -> Reply:
+        params = {"ref": ref, "argument": argument}
+        if context is not None:
+            params["context"] = context
+        return await self.call("completion/complete", params, **options)
+
+    REVIEW = {"type": "ref/prompt", "name": "review"}
+    NOTE = {"type": "ref/resource", "uri": "note://{owner}/{name}"}
+
+    @spec("completion-04")
+    async def test_given_values_are_filtered_best_first(self) -> None:
+        for typed, values in (
+            ("", ["python", "pytorch", "pyside", "Cython"]),
+            ("py", ["python", "pytorch", "pyside"]),
+            ("PYT", ["python", "pytorch"]),
+            ("th", ["python", "Cython"]),
+            ("cy", ["Cython"]),
+            ("rust", []),
+        ):
+            with self.subTest(typed):
+                reply = await self.complete(
+                    self.REVIEW, {"name": "language", "value": typed}
+                )
+                self.assertEqual(
+                    reply.result["completion"],
+                    {"values": values, "total": len(values), "hasMore": False},
+                )
+
+    async def test_a_function_sees_what_is_resolved_already(self) -> None:
+        """CMP-02."""
+        argument = {"name": "framework", "value": "fla"}
+        for context, value in (
+            (None, "None-fla"),
+            ({}, "None-fla"),
+            ({"arguments": {"language": "python"}}, "python-fla"),
+        ):
+            with self.subTest(context):
+                reply = await self.complete(self.REVIEW, argument, context)
+                self.assertEqual(reply.result["completion"]["values"], [value])
+
+    async def test_at_most_100_values_are_sent_and_all_are_counted(self) -> None:
+        """CMP-01."""
+        reply = await self.complete(
+            self.NOTE, {"name": "name", "value": ""}, {"arguments": {"owner": "x"}}
+        )
+        self.assertEqual(
+            reply.result["completion"],
+            {"values": [f"x{n}" for n in range(100)], "total": 250, "hasMore": True},
+        )
+        for count in (0, 1, 99, 100, 101):
+            with self.subTest(count):
+                values = [str(n) for n in range(count)]
+                self.server.complete("review", "other", values)
+                found = (
+                    await self.complete(self.REVIEW, {"name": "other", "value": ""})
+                ).result["completion"]
+                self.assertEqual(found["values"], values[:100])
+                self.assertEqual(found["total"], count)
+                self.assertEqual(found["hasMore"], count > 100)
+
+    async def test_an_argument_without_suggestions_has_none(self) -> None:
+        """CMP-01."""
+        for ref, name in ((self.REVIEW, "other"), (self.NOTE, "owner")):
+            with self.subTest(name):
+                reply = await self.complete(ref, {"name": name, "value": "a"})
+                self.assertEqual(reply.result["completion"]["values"], [])
+
+    @spec("completion-03", "completion-04", "completion-06")
+    async def test_bad_references_and_arguments_are_refused(self) -> None:
+        """CMP-02."""
+        good = {"name": "language", "value": "a"}
+        for ref in (
+            {"type": "ref/prompt", "name": "ghost"},
+            {"type": "ref/prompt", "name": 5},
+            {"type": "ref/prompt", "uri": "review"},
+            {"type": "ref/resource", "uri": "note://{ghost}"},
+            {"type": "ref/resource", "name": "review"},
+            {"type": "ref/zzz", "name": "review"},
+            {"name": "review"},
+            {},
+            "review",
+            None,
+        ):
+            with self.subTest(ref):
+                self.assertEqual((await self.complete(ref, good)).error["code"], -32602)
+        for argument in (
+            {"name": "ghost", "value": "a"},
+            {"name": "language"},
+            {"name": "language", "value": 5},
+            {"name": "language", "value": None},
+            {"name": 5, "value": "a"},
+            {"value": "a"},
+            {},
+            None,
+            "language",
+        ):
+            with self.subTest(argument):
+                reply = await self.complete(self.REVIEW, argument)
+                self.assertEqual(reply.error["code"], -32602)
+        for context in ("x", [1], {"arguments": "x"}, {"arguments": [1]}):
+            with self.subTest(context):
+                reply = await self.complete(self.REVIEW, good, context)
+                self.assertEqual(reply.error["code"], -32602)
+        for missing in ("ref", "argument"):
+            params = {"ref": self.REVIEW, "argument": good}
+            del params[missing]
+            reply = await self.call("completion/complete", params)
+            self.assertEqual(reply.error["code"], -32602)
+
+    @spec("completion-03")
+    async def test_what_fails_inside_is_an_internal_error_without_details(self) -> None:
+        @self.server.complete("review", "other")
+        def other(value: str) -> list[str]:
+            raise RuntimeError("hunter2")
+
+        reply = await self.complete(self.REVIEW, {"name": "other", "value": ""})
+        self.assertEqual(reply.error["code"], -32603)
+        self.assertNotIn("hunter2", json.dumps(reply.error))
+
+    @spec("completion-06")
+    async def test_suggestions_are_as_restricted_as_what_they_belong_to(self) -> None:
+        self.server.prompt(lambda secret: "", name="shut", scopes=["s"])
+        self.server.complete("shut", "secret", ["hunter2"])
+        ref, argument = (
+            {"type": "ref/prompt", "name": "shut"},
+            {
+                "name": "secret",
+                "value": "",
+            },
+        )
+        reply = await self.complete(ref, argument)
+        self.assertEqual(reply.error["code"], 403)
+        may = mcp_ref.Principal("a", scopes=frozenset("s"))
+        reply = await self.complete(ref, argument, principal=may)
+        self.assertEqual(reply.result["completion"]["values"], ["hunter2"])
+
+
+# --- server/utilities/logging -------------------------------------------------------------
+
+
+class Logging(Case):
+    """Log messages: asked for, at or above the level, on the request's own stream."""
+
+    LEVEL = "io.modelcontextprotocol/logLevel"
+
+    def setUp(self) -> None:
+        super().setUp()
+
+        @self.server.tool
+        async def later(ctx: Context) -> str:
+            for level in mcp_ref.LOG_LEVELS:
+                await ctx.log(level, {"level": level}, "test")
+            return "done"
+
+        @self.server.tool
+        def plain(ctx: Context) -> str:
+            for level in mcp_ref.LOG_LEVELS:
+                ctx.log(level, {"level": level}, "test")
+            return "done"
+
+        @self.server.resource("log:read")
+        async def read(ctx: Context) -> str:
+            await ctx.log("emergency", "read")
+            return ""
+
+        @self.server.prompt
+        def prompt(ctx: Context) -> str:
+            ctx.log("emergency", "prompt")
+            return ""
+
+    @spec("logging-02")
+    async def test_the_capability_is_declared(self) -> None:
+        result = (await self.call("server/discover")).result
+        self.assertEqual(result["capabilities"]["logging"], {})
+
+    @spec("logging-03", "logging-05")
+    async def test_nothing_is_sent_that_was_not_asked_for(self) -> None:
+        """ERR-05."""
+        for method, params in (
+            ("tools/call", {"name": "later"}),
+            ("tools/call", {"name": "plain"}),
+            ("resources/read", {"uri": "log:read"}),
+            ("prompts/get", {"name": "prompt"}),
+        ):
+            with self.subTest(method, params=params):
+                self.assertEqual(list(await self.call(method, params)), [])
+                asked = await self.call(method, params, meta={self.LEVEL: "emergency"})
+                self.assertEqual(len(asked), 1)
+
+    @spec("logging-03", "logging-04")
+    async def test_the_level_is_a_threshold(self) -> None:
+        """ERR-05, UNTESTED B23."""
+        levels = [
+            *("debug", "info", "notice", "warning"),
+            *("error", "critical", "alert", "emergency"),
+        ]
+        for n, level in enumerate(levels):
+            for name in ("later", "plain"):
+                with self.subTest(level, of=name):
+                    reply = await self.tool(name, meta={self.LEVEL: level})
+                    found = [one["params"]["level"] for one in reply]
+                    self.assertEqual(found, levels[n:])
+        self.assertEqual(
+            reply[0],
+            {
+                "jsonrpc": "2.0",
+                "method": "notifications/message",
+                "params": {
+                    "level": "emergency",
+                    "logger": "test",
+                    "data": {"level": "emergency"},
+                },
+            },
+        )
+
+    @spec("logging-06")
+    async def test_unknown_levels_are_refused_on_every_method(self) -> None:
+        for level in ("loud", "", "ERROR", "Error", 5, None, True, ["error"], {}):
+            for method, params in (
+                ("tools/call", {"name": "plain"}),
+                ("tools/list", {}),
+                ("server/discover", {}),
+                ("subscriptions/listen", {"notifications": {}}),
+            ):
+                with self.subTest(level=level, method=method):
+                    reply = await self.call(method, params, meta={self.LEVEL: level})
+                    self.assertEqual(reply.error["code"], -32602)
+                    self.assertEqual(list(reply), [])
+
+    @spec("logging-05")
+    async def test_messages_stay_on_the_stream_of_their_request(self) -> None:
+        """ERR-05, UNTESTED B23: two calls and a listen stream at the same time."""
+
+        meta = {self.LEVEL: "debug"}
+        heard: list[JSON] = []
+        acknowledged = asyncio.Event()
+
+        async def send(message: JSON) -> None:
+            heard.append(message["method"])
+            acknowledged.set()
+
+        listen = request("subscriptions/listen", {"notifications": {}}, meta=meta)
+        stream = asyncio.create_task(lint(self.server.handle)(listen, send))
+        await acknowledged.wait()
+        replies = await asyncio.gather(
+            self.tool("later", id=1, meta={self.LEVEL: "alert"}),
+            self.tool("plain", id=2, meta={self.LEVEL: "error"}),
+            self.tool("plain", id=3),
+        )
+        self.assertEqual([len(reply) for reply in replies], [2, 4, 0])
+        self.server.subscriptions.end()
+        await stream
+        self.assertEqual(heard, ["notifications/subscriptions/acknowledged"])
+
+    async def test_any_json_can_be_logged_and_nothing_else(self) -> None:
+        values = ["text", None, 5, [1, {"a": None}], "\ud800", ToolPoint(1)]
+
+        @self.server.tool
+        async def each(ctx: Context) -> str:
+            for value in values:
+                await ctx.log("info", value)
+            for level, value in (
+                ("info", float("nan")),
+                ("info", object()),
+                ("loud", "x"),
+                ("WARNING", "x"),
+            ):
+                try:
+                    await ctx.log(level, value)
+                except (ValueError, TypeError):
+                    continue
+                return f"{level} {value}"
+            return "done"
+
+        reply = await self.tool("each", meta={self.LEVEL: "info"})
+        self.assertEqual(reply.text, "done")
+        found = [one["params"]["data"] for one in reply]
+        self.assertEqual(found, [*values[:-1], {"x": 1, "tags": []}])
+        self.assertNotIn("logger", reply[0]["params"])
+
+    @spec("logging-04")
+    async def test_messages_come_before_the_answer_also_when_the_tool_fails(
+        self,
+    ) -> None:
+        @self.server.tool
+        def fails(ctx: Context) -> None:
+            ctx.log("error", "about to fail")
+            raise ValueError
+
+        reply = await self.tool("fails", meta={self.LEVEL: "debug"})
+        self.assertEqual(len(reply), 1)
+        self.assertTrue(reply.result["isError"])
+
+    @spec("logging-07", "logging-10")
+    async def test_a_flood_of_messages_is_bounded(self) -> None:
+        @self.server.tool
+        def flood(ctx: Context) -> str:
+            for n in range(5000):
+                ctx.log("info", n)
+            return "done"
+
+        reply = await self.tool("flood", meta={self.LEVEL: "debug"})
+        self.assertEqual(reply.text, "done")
+        self.assertEqual(reply[-1]["params"]["data"], 4999)
+
+
+# --- server/utilities/pagination ----------------------------------------------------------
+
+
+class Pagination(Case):
+    """Cursors that survive what happens between two pages."""
+
+    KEYS = {"tools": "name", "prompts": "name", "resources": "uri"}
+
+    def fill(self, server: Server, names: Any, **options: Any) -> None:
+        """Register one tool, prompt, resource and template for each name."""
+        for name in names:
+            server.tool(lambda: 1, name=f"a:{name}", **options)
+            server.prompt(lambda: "x", name=f"a:{name}", **options)
+            server.resource(f"a:{name}", **options)(lambda: "x")
+            server.resource(f"a:{name}{{?v}}", **options)(lambda v="": "x")
+
+    async def page(self, method: str, cursor: Any = None, **options: Any) -> JSON:
+        params = {} if cursor is None else {"cursor": cursor}
+        return (await self.call(method, params, **options)).result
+
+    def names(self, method: str, page: JSON) -> list[str]:
+        member = LIST_METHODS[method]
+        key = self.KEYS.get(member, "uriTemplate")
+        return [one[key].removesuffix("{?v}")[2:] for one in page[member]]
+
+    async def walk(self, method: str, **options: Any) -> list[list[str]]:
+        pages, cursor = [], None
+        for _ in range(100):
+            page = await self.page(method, cursor, **options)
+            pages.append(self.names(method, page))
+            if "nextCursor" not in page:
+                return pages
+            cursor = page["nextCursor"]
+            self.assertIsInstance(cursor, str)
+        raise AssertionError("endless pages")
+
+    async def test_pages_of_every_size_hold_every_entry_once_in_order(self) -> None:
+        """TOL-13."""
+        names = [f"n{n * 5 % 12}" for n in range(12)]
+        for size in (1, 2, 3, 5, 11, 12, 13, None):
+            self.server = Server("t", page_size=size)
+            self.fill(self.server, names)
+            for method in LIST_METHODS:
+                with self.subTest(method, size=size):
+                    pages = await self.walk(method)
+                    self.assertEqual(list(itertools.chain(*pages)), names)
+                    step = size or 12
+                    lengths = [len(page) for page in pages]
+                    self.assertEqual(lengths[:-1], [step] * (len(pages) - 1))
+                    self.assertGreater(lengths[-1], 0)
+
+    @spec("pagination-03")
+    async def test_cursors_are_stable_while_the_list_changes(self) -> None:
+        for method in LIST_METHODS:
+            with self.subTest(method):
+                self.server = Server("t", page_size=2)
+                self.fill(self.server, "abcdef")
+                first = await self.page(method)
+                self.assertEqual(self.names(method, first), ["a", "b"])
+                for gone in "bac":
+                    self.server.remove_tool(f"a:{gone}")
+                    self.server.remove_prompt(f"a:{gone}")
+                    self.server.remove_resource(f"a:{gone}")
+                    self.server.remove_resource(f"a:{gone}{{?v}}")
+                self.fill(self.server, "xa")
+                second = await self.page(method, first["nextCursor"])
+                self.assertEqual(self.names(method, second), ["d", "e"])
+                again = await self.page(method, first["nextCursor"])
+                self.assertEqual(again, second)
+                third = await self.page(method, second["nextCursor"])
+                self.assertEqual(self.names(method, third), ["f", "x"])
+                last = await self.page(method, third["nextCursor"])
+                self.assertEqual(self.names(method, last), ["a"])
+                self.assertNotIn("nextCursor", last)
+
+    @spec("pagination-03", "pagination-07")
+    async def test_bad_cursors_are_refused(self) -> None:
+        """PAG-01."""
+        self.server = Server("t", page_size=2)
+        self.fill(self.server, "abcdef")
+        stranger = Server("t", page_size=2)
+        self.fill(stranger, "abcdef")
+        cursors = {m: (await self.page(m))["nextCursor"] for m in LIST_METHODS}
+        for method, own in cursors.items():
+            foreign = (await exchange(stranger, request(method))).result["nextCursor"]
+            others = [cursor for other, cursor in cursors.items() if other != method]
+            flipped = [
+                own[:n] + ("A" if own[n] != "A" else "B") + own[n + 1 :]
+                for n in range(len(own))
+                if own[n] not in "=."
+            ]
+            state = mcp_ref.seal_state({"a": 1}, [], 2**40, self.server.keys)
+            sealed = [
+                mcp_ref.seal(value, self.server.keys)
+                for value in (5, "x", None, [], [1], ["tools"], [None, 1], {"a": 1})
+                if not (isinstance(value, list) and len(value) == 2)
+            ]
+            for cursor in (
+                *("garbage", "", " ", ".", "a.b", "0", "ü", "\ud800", "x" * 100_000),
+                *(5, 0, True, [own], {"cursor": own}, 1.5),
+                *(own + "A", own[1:], own + "=", own.replace(".", ""), own * 2),
+                *(foreign, state, *others, *flipped, *sealed),
+            ):
+                with self.subTest(method, cursor=str(cursor)[:30]):
+                    reply = await self.call(method, {"cursor": cursor})
+                    self.assertEqual(reply.error["code"], -32602)
+
+    async def test_a_cursor_is_good_on_every_process_with_the_key(self) -> None:
+        """DEP-01."""
+        servers = [Server("t", page_size=2, keys=[b"k" * 32]) for _ in range(2)]
+        rotated = Server("t", page_size=2, keys=[b"n" * 32, b"k" * 32])
+        for server in (*servers, rotated):
+            self.fill(server, "abc")
+        self.server = servers[0]
+        cursor = (await self.page("tools/list"))["nextCursor"]
+        for self.server in (*servers, rotated):
+            page = await self.page("tools/list", cursor)
+            self.assertEqual(self.names("tools/list", page), ["c"])
+
+    async def test_pages_hold_only_what_the_caller_may_see(self) -> None:
+        self.server = Server("t", page_size=2)
+        for n in range(8):
+            self.fill(self.server, [str(n)], scopes=["s"] if n % 2 else [])
+        may = mcp_ref.Principal("a", scopes=frozenset("s"))
+        for method in LIST_METHODS:
+            with self.subTest(method):
+                self.assertEqual(await self.walk(method), [["0", "2"], ["4", "6"]])
+                self.assertEqual(
+                    await self.walk(method, principal=may),
+                    [["0", "1"], ["2", "3"], ["4", "5"], ["6", "7"]],
+                )
+
+
+# --- server/utilities/caching -------------------------------------------------------------
+
+
+class Caching(Case):
+    """Hints on every complete result that may be cached, and on no other."""
+
+    def fill(self, server: Server, scopes: Any = ()) -> None:
+        for name in "abc":
+            server.tool(lambda: 1, name=name, scopes=scopes)
+            server.prompt(lambda: "x", name=name, scopes=scopes)
+            server.resource(f"a:{name}", scopes=scopes)(lambda: "x")
+            server.resource(f"{name}:{{v}}", scopes=scopes)(lambda v: "x")
+
+    async def hints(self, method: str, params: JSON = None, **options: Any) -> Any:
+        result = (await self.call(method, params, **options)).result
+        return result["ttlMs"], result["cacheScope"]
+
+    @spec("caching-01", "caching-11")
+    async def test_every_cacheable_result_has_its_hints(self) -> None:
+        """CCH-01, UNTESTED B30, B32."""
+        for ttl, size in ((0, None), (300_000, 2)):
+            self.server = Server("t", ttl_ms=ttl, page_size=size)
+            self.fill(self.server)
+            for method in ("server/discover", *LIST_METHODS):
+                with self.subTest(method, ttl=ttl):
+                    found = await self.hints(method)
+                    self.assertEqual(found, (ttl, "public"))
+            found = await self.hints("resources/read", {"uri": "a:a"})
+            self.assertEqual(found, (0, "private"))
+
+    @spec("caching-26", "caching-27", "caching-28")
+    async def test_all_pages_of_a_list_have_the_same_scope(self) -> None:
+        """CCH-04, UNTESTED B32."""
+        who = mcp_ref.Principal("a", scopes=frozenset("s"))
+        for principal, mixed, scope in (
+            (None, False, "public"),
+            (None, True, "private"),
+            (who, False, "private"),
+            (who, True, "private"),
+        ):
+            self.server = Server("t", ttl_ms=5, page_size=2)
+            self.fill(self.server)
+            if mixed:  # the last page alone depends on the caller
+                self.server.tool(lambda: 1, name="z", scopes=["s"])
+                self.server.prompt(lambda: "x", name="z", scopes=["s"])
+                self.server.resource("a:z", scopes=["s"])(lambda: "x")
+                self.server.resource("z:{v}", scopes=["s"])(lambda v: "x")
+            for method in LIST_METHODS:
+                with self.subTest(method, who=principal, mixed=mixed):
+                    params: JSON = {}
+                    pages = []
+                    while True:
+                        page = (
+                            await self.call(method, params, principal=principal)
+                        ).result
+                        pages.append((page["ttlMs"], page["cacheScope"]))
+                        if "nextCursor" not in page:
+                            break
+                        params = {"cursor": page["nextCursor"]}
+                    self.assertEqual(pages, [(5, scope)] * 2)
+
+    @spec("caching-28", "caching-18")
+    async def test_what_depends_on_the_caller_is_private(self) -> None:
+        self.fill(self.server)
+        who = mcp_ref.Principal("a")
+        for method in ("server/discover", *LIST_METHODS):
+            with self.subTest(method):
+                self.assertEqual((await self.hints(method))[1], "public")
+                self.assertEqual(
+                    (await self.hints(method, principal=who))[1], "private"
+                )
+        read = {"uri": "a:a"}
+        self.assertEqual((await self.hints("resources/read", read))[1], "private")
+
+    async def test_an_entry_can_say_more(self) -> None:
+        server = self.server
+        server.resource("a:1", ttl_ms=60_000)(lambda: "x")
+        server.resource("a:2", cache_scope="public")(lambda: "x")
+        server.resource("a:3/{v}", ttl_ms=7, cache_scope="public")(lambda v: v)
+        server.resource("a:4", ttl_ms=0, cache_scope="private")(lambda: "x")
+        for uri, hints in (
+            ("a:1", (60_000, "private")),
+            ("a:2", (0, "public")),
+            ("a:3/x", (7, "public")),
+            ("a:4", (0, "private")),
+        ):
+            with self.subTest(uri):
+                self.assertEqual(
+                    await self.hints("resources/read", {"uri": uri}), hints
+                )
+
+    @spec("caching-11")
+    def test_hints_that_cannot_be_are_refused(self) -> None:
+        for ttl in (-1, 1.5, "1000", True, float("inf"), -(10**9)):
+            with self.subTest(ttl):
+                with self.assertRaises(ValueError):
+                    Server("t", ttl_ms=ttl)  # type: ignore[arg-type]
+                with self.assertRaises(ValueError):
+                    self.server.resource("a:b", ttl_ms=ttl)(lambda: "")  # type: ignore
+        for scope in ("", "Public", "shared", True):
+            with self.subTest(scope), self.assertRaises(ValueError):
+                self.server.resource("a:b", cache_scope=scope)(lambda: "")  # type: ignore
+
+    @spec("caching-01")
+    async def test_questions_errors_and_calls_carry_no_hints(self) -> None:
+        """CCH-01."""
+
+        @self.server.resource("a:b", ttl_ms=5, cache_scope="public")
+        async def asks(ctx: Context) -> str:
+            return str(await ctx.elicit("m", bool))
+
+        self.server.tool(lambda: 1, name="t")
+        self.server.prompt(lambda: "x", name="p")
+        first = await self.call(
+            "resources/read", {"uri": "a:b"}, capabilities=ALL_CAPABILITIES
+        )
+        self.assertEqual(first.result["resultType"], "input_required")
+        for result in (
+            first.result,
+            (await self.tool("t")).result,
+            (await self.call("prompts/get", {"name": "p"})).result,
+        ):
+            self.assertFalse({"ttlMs", "cacheScope"} & result.keys())
+        reply = await self.call("resources/read", {"uri": "a:none"})
+        self.assertFalse({"ttlMs", "cacheScope"} & reply.response.keys())
+
+    @spec("caching-03", "caching-28")
+    async def test_an_answer_that_took_a_question_is_not_for_sharing(self) -> None:
+        """The client must not cache it; what it says should not tempt others to."""
+
+        @self.server.resource("a:b")
+        async def asks(ctx: Context) -> str:
+            return str((await ctx.elicit("m", bool)).value)
+
+        params = {"uri": "a:b"}
+        first = await self.call("resources/read", params, capabilities=ALL_CAPABILITIES)
+        yes = {"question-1": {"action": "accept", "content": {"value": True}}}
+        done = await self.answer("resources/read", params, first, yes)
+        self.assertEqual(done.result["ttlMs"], 0)
+        self.assertEqual(done.result["cacheScope"], "private")
+
+
+# --- URI templates: RFC 6570, and paths taken from them -----------------------------------
+
+
+TEMPLATE_VALUES = {  # RFC 6570, section 3.2, the variables that are strings
+    "dub": "me/too",
+    "hello": "Hello World!",
+    "half": "50%",
+    "var": "value",
+    "who": "fred",
+    "base": "http://example.com/home/",
+    "path": "/foo/bar",
+    "v": "6",
+    "x": "1024",
+    "y": "768",
+    "empty": "",
+}
+TEMPLATE_EXAMPLES = [  # 3.2.2 to 3.2.9, and level 1 to 3 examples of 1.2
+    ("{var}", "value"),
+    ("{hello}", "Hello%20World%21"),
+    ("{half}", "50%25"),
+    ("O{empty}X", "OX"),
+    ("O{undef}X", "OX"),
+    ("{x,y}", "1024,768"),
+    ("{x,hello,y}", "1024,Hello%20World%21,768"),
+    ("?{x,empty}", "?1024,"),
+    ("?{x,undef}", "?1024"),
+    ("?{undef,y}", "?768"),
+    ("map?{x,y}", "map?1024,768"),
+    ("{+var}", "value"),
+    ("{+hello}", "Hello%20World!"),
+    ("{+half}", "50%25"),
+    ("{base}index", "http%3A%2F%2Fexample.com%2Fhome%2Findex"),
+    ("{+base}index", "http://example.com/home/index"),
+    ("O{+empty}X", "OX"),
+    ("O{+undef}X", "OX"),
+    ("{+path}/here", "/foo/bar/here"),
+    ("here?ref={+path}", "here?ref=/foo/bar"),
+    ("up{+path}{var}/here", "up/foo/barvalue/here"),
+    ("{+x,hello,y}", "1024,Hello%20World!,768"),
+    ("{+path,x}/here", "/foo/bar,1024/here"),
+    ("{#var}", "#value"),
+    ("{#hello}", "#Hello%20World!"),
+    ("{#half}", "#50%25"),
+    ("foo{#empty}", "foo#"),
+    ("foo{#undef}", "foo"),
+    ("{#x,hello,y}", "#1024,Hello%20World!,768"),
+    ("{#path,x}/here", "#/foo/bar,1024/here"),
+    ("{.who}", ".fred"),
+    ("{.half,who}", ".50%25.fred"),
+    ("X{.var}", "X.value"),
+    ("X{.empty}", "X."),
+    ("X{.undef}", "X"),
+    ("X{.x,y}", "X.1024.768"),
+    ("{/who}", "/fred"),
+    ("{/half,who}", "/50%25/fred"),
+    ("{/who,dub}", "/fred/me%2Ftoo"),
+    ("{/var}", "/value"),
+    ("{/var,empty}", "/value/"),
+    ("{/var,undef}", "/value"),
+    ("{/var,x}/here", "/value/1024/here"),
+    ("{;who}", ";who=fred"),
+    ("{;half}", ";half=50%25"),
+    ("{;empty}", ";empty"),
+    ("{;v,empty,who}", ";v=6;empty;who=fred"),
+    ("{;v,undef,who}", ";v=6;who=fred"),
+    ("{;x,y}", ";x=1024;y=768"),
+    ("{;x,y,empty}", ";x=1024;y=768;empty"),
+    ("{;x,y,undef}", ";x=1024;y=768"),
+    ("{?who}", "?who=fred"),
+    ("{?half}", "?half=50%25"),
+    ("{?x,y}", "?x=1024&y=768"),
+    ("{?x,y,empty}", "?x=1024&y=768&empty="),
+    ("{?x,y,undef}", "?x=1024&y=768"),
+    ("{&who}", "&who=fred"),
+    ("{&half}", "&half=50%25"),
+    ("?fixed=yes{&x}", "?fixed=yes&x=1024"),
+    ("{&x,y,empty}", "&x=1024&y=768&empty="),
+    ("{&x,y,undef}", "&x=1024&y=768"),
+]
+
+
+def match_template(template: str, uri: str) -> dict[str, str] | None:
+    return mcp_ref.UriTemplate(template).match(uri)
+
+
+class TemplateExpansion(unittest.TestCase):
+    def test_examples_of_the_rfc(self) -> None:
+        for template, uri in TEMPLATE_EXAMPLES:
+            with self.subTest(template):
+                self.assertEqual(
+                    mcp_ref.UriTemplate(template).expand(TEMPLATE_VALUES), uri
+                )
+
+    def test_examples_match_back(self) -> None:
+        pairs = {";", "?", "&"}
+        for text, uri in TEMPLATE_EXAMPLES:
+            template = mcp_ref.UriTemplate(text)
+            named = any(f"{{{op}" in text for op in pairs)
+            bare = {"empty", "undef"} & set(template.names) and not named
+            if bare or text in ("up{+path}{var}/here",):  # ambiguous by nature
+                continue
+            with self.subTest(text):
+                given = {
+                    n: TEMPLATE_VALUES[n]
+                    for n in template.names
+                    if n in TEMPLATE_VALUES
+                }
+                self.assertEqual(template.match(uri), given)
+
+    def test_random_values_come_back(self) -> None:
+        rng = random.Random(1)
+        alphabet = "aZ09-._~ %/?#[]@!$&'()*+,;=:\"<>\\^`{|}\0\x7f\né€𝄞2F"
+        for text in (
+            "n://{a}",
+            "n://{a,b}",
+            "n://{a}/{b}",
+            "n://x{/a,b}{?c,d}",
+            "n://x{;a,b}",
+            "n://x{?a,b}{&c,d}",
+            "n://{a}{;b}{?c}",
+            "n://ü/{a}?q=1{&b,c}",
+        ):
+            template = mcp_ref.UriTemplate(text)
+            for _ in range(300):
+                given = {
+                    name: "".join(rng.choices(alphabet, k=rng.randint(1, 9)))
+                    for name in template.names
+                }
+                uri = template.expand(given)
+                self.assertTrue(uri.isascii())
+                self.assertEqual(template.match(uri), given, uri)
+
+    def test_reserved_expansion_keeps_triplets(self) -> None:
+        template = mcp_ref.UriTemplate("{+a}")
+        self.assertEqual(
+            template.expand({"a": "100%25 %zz é"}), "100%25%20%25zz%20%C3%A9"
+        )
+
+    def test_unknown_values_are_ignored_and_surrogates_refused(self) -> None:
+        self.assertEqual(
+            mcp_ref.UriTemplate("n://{a}").expand({"a": "1", "z": "2"}), "n://1"
+        )
+        with self.assertRaises(ValueError):
+            mcp_ref.UriTemplate("n://{a}").expand({"a": "\ud800"})
+
+
+class TemplateMatching(unittest.TestCase):
+    def test_res_01_slashes(self) -> None:
+        self.assertIsNone(match_template("note://{name}", "note://a/b"))
+        self.assertEqual(
+            match_template("files://{+path}", "files://x/y/z.txt"),
+            {"path": "x/y/z.txt"},
+        )
+        self.assertIsNone(match_template("note://{name}", "note://"))
+        self.assertIsNone(match_template("files://{+path}", "files://"))
+
+    def test_res_02_decoding(self) -> None:
+        for raw, name in {
+            "my%20file": "my file",
+            "a%2Fb": "a/b",
+            "a%2fb": "a/b",
+            "100%2525": "100%25",
+            "a+b": "a+b",
+            "caf%C3%A9": "café",
+            "café%20€": "café €",
+            "%00": "\0",
+            "%2e%2e": "..",
+            "a,b;c:d@e=f&g!": "a,b;c:d@e=f&g!",
+        }.items():
+            with self.subTest(raw):
+                self.assertEqual(
+                    match_template("note://{name}", f"note://{raw}"), {"name": name}
+                )
+        for raw in "%ff", "%", "%2", "%zz", "%C3", "%ED%A0%80", "%C0%AF", "%%%", "a%":
+            with self.subTest(raw):
+                self.assertIsNone(match_template("note://{name}", f"note://{raw}"))
+                self.assertIsNone(match_template("note://{+name}", f"note://{raw}"))
+                self.assertIsNone(
+                    match_template("note://{?name}", f"note://?name={raw}")
+                )
+
+    def test_illegal_characters_do_not_match(self) -> None:
+        for bad in ' \0\n\t\x7f\x85"<>\\^`{|}\ud800':
+            for template in "note://{a}", "note://{+a}", "note://x{?a}":
+                lead = "x?a=" if "?" in template else ""
+                self.assertIsNone(
+                    match_template(template, f"note://{lead}x{bad}y"), repr(bad)
+                )
+
+    def test_res_03_no_injection(self) -> None:
+        self.assertIsNone(match_template("data://v1.0/{x}", "data://v1X0/1"))
+        self.assertEqual(
+            match_template("calc://(a+b)/{y}", "calc://(a+b)/2"), {"y": "2"}
+        )
+        self.assertEqual(
+            match_template("c://[a]*$(?:x)/{y}", "c://[a]*$(?:x)/2"), {"y": "2"}
+        )
+        self.assertEqual(match_template("c://x{?a.b}", "c://x?a.b=2"), {"a.b": "2"})
+        self.assertIsNone(match_template("c://x{?a.b}", "c://x?aXb=2"))
+
+    def test_res_03_hostile_uris_are_quick(self) -> None:
+        cases = [
+            ("p://{a}-{b}-{c}-{d}", "p://" + "-" * 50_000),
+            ("p://{a}-{b}-{c}-{d}", "p://" + "-" * 8000),
+            ("p://{a}-{b}-{c}-{d}", "p://" + "-" * 8000 + "/"),
+            ("p://{a}{b}{c}{d}{e}{f}{g}{h}/", "p://" + "a" * 8000),
+            ("p://{+a}{+b}{+c}{+d}x", "p://" + "/" * 8000),
+            ("p://{+a}-{+b}-{+c}-{+d}!", "p://" + "-" * 8000),
+            ("p://{a,b,c,d,e,f}", "p://" + "," * 8000 + "/"),
+            ("p://{a}", "p://" + "%41" * 2700 + "%"),
+            ("p://{a}%41{b}%41{c}/", "p://" + "%41" * 2700),
+            ("{+z}{?a,aa,b}", "?" + "a=?&" * 2000),
+            ("p://x{?a}{&b}{;c}", "p://x?" + "a=?" * 2600),
+            ("{+z}{?a}!", "?a=" * 2700),
+            ("{+z}{?a}!", "?a=" + "?a=%41" * 1300),
+            ("{+z}{&a}!", "&a=" * 2700),
+            ("{+z}{;a}!", ";a" * 4000),
+            ("{.a,b,c,d,e}/", "." * 8000),
+            ("{/a,b,c,d,e}#", "/a" * 4000),
+        ]
+        for text, uri in cases:
+            with self.subTest(text, uri=uri[:20]):
+                template = mcp_ref.UriTemplate(text)
+                began = time.perf_counter()
+                template.match(uri)
+                self.assertLess(time.perf_counter() - began, 1.0)  # typically < 0.05
+
+    def test_res_04_non_ascii_literals(self) -> None:
+        template = mcp_ref.UriTemplate("doc://büro/{id}")
+        self.assertEqual(template.match("doc://büro/1"), {"id": "1"})
+        self.assertEqual(template.match("doc://b%C3%BCro/1"), {"id": "1"})
+        self.assertEqual(template.expand({"id": "1"}), "doc://b%C3%BCro/1")
+        self.assertIsNone(template.match("doc://b%c3%bcro/1"))  # never normalised
+
+    def test_res_05_queries(self) -> None:
+        for uri, values in {
+            "search://q": {},
+            "search://q?term=a%26b&limit=2": {"term": "a&b", "limit": "2"},
+            "search://q?limit=2&term=x": {"term": "x", "limit": "2"},
+            "search://q?term=a%23b": {"term": "a#b"},
+            "search://q?term=": {"term": ""},
+            "search://q?term": {"term": ""},
+            "search://q?term=a+b=c/d?e": {"term": "a+b=c/d?e"},
+            "search://q?other=1": None,
+            "search://q?term=1&other=1": None,
+            "search://q?term=1&term=2": None,
+            "search://q?termx=1": None,
+            "search://q?": None,
+            "search://q?&": None,
+            "search://q?term=1&": None,
+            "search://q&term=1": None,
+            "search://q?term=1#x": None,
+            "search://q?TERM=1": None,
+        }.items():
+            with self.subTest(uri):
+                self.assertEqual(match_template("search://q{?term,limit}", uri), values)
+
+    def test_pairs_elsewhere(self) -> None:
+        for template, uri, values in [
+            ("f://{+p}{?n}", "f://a/b?n=1", {"p": "a/b", "n": "1"}),
+            ("f://{+p}{?n}", "f://a/b", {"p": "a/b"}),
+            ("f://{+p}{?n}", "f://a/b?m=1", None),
+            ("f://{+p}", "f://a/b?m=1", {"p": "a/b?m=1"}),
+            ("f://{p}{;v}", "f://a;v=1", {"p": "a", "v": "1"}),
+            ("f://{p}{;v}/x", "f://a;v/x", {"p": "a", "v": ""}),
+            ("f://{p}{;v}/x", "f://a/x", {"p": "a"}),
+            ("f://x?k=1{&a,ab}", "f://x?k=1&ab=2&a=1", {"a": "1", "ab": "2"}),
+            ("f://x?k=1{&a,ab}", "f://x?k=1", {}),
+            ("f://x{?a}{&ab}", "f://x?a=1&ab=2", {"a": "1", "ab": "2"}),
+            ("f://x{?a}{&ab}", "f://x?a=1", {"a": "1"}),
+            ("f://x{?a}{#s}", "f://x?a=1#s/?", {"a": "1", "s": "s/?"}),
+        ]:
+            with self.subTest(template, uri=uri):
+                self.assertEqual(match_template(template, uri), values)
+
+    def test_greedy_from_the_left(self) -> None:
+        for template, uri, values in [
+            ("{a}-{b}", "1-2-3", {"a": "1-2", "b": "3"}),
+            ("{a}{b}", "123", {"a": "12", "b": "3"}),
+            ("{a}{b}", "%31%32", {"a": "1", "b": "2"}),
+            ("{a}{b}", "1", None),
+            ("{a,b}", "1,2,3", {"a": "1,2", "b": "3"}),
+            ("{name}{.ext}", "a.tar.gz", {"name": "a.tar", "ext": "gz"}),
+            ("{+dir}/{file}", "a/b/c", {"dir": "a/b", "file": "c"}),
+            ("{a}/{+b}/{c}", "1/2/3/4", {"a": "1", "b": "2/3", "c": "4"}),
+            ("{a}4", "%44", None),  # no half triplets
+        ]:
+            with self.subTest(template, uri=uri):
+                self.assertEqual(match_template(template, uri), values)
+
+    def test_res_06_nothing_is_normalised(self) -> None:
+        self.assertIsNone(match_template("MEM://Host/{a}", "mem://host/x"))
+        self.assertEqual(
+            match_template("file:///a/../{b}", "file:///a/../c"), {"b": "c"}
+        )
+        self.assertIsNone(match_template("https://h{?a}", "https://h/"))
+        self.assertEqual(match_template("urn:isbn:{n}", "urn:isbn:1"), {"n": "1"})
+        self.assertIsNone(match_template("n://%7E/{a}", "n://~/x"))
+        self.assertIsNone(match_template("n://{a}", "n://x\n"))
+
+    def test_res_08_malformed_uris(self) -> None:
+        for uri in "%%%", "", "http://[::1", "note://" + "a" * 1_000_000, "no-scheme":
+            self.assertIsNone(match_template("note://{name}", uri))
+        self.assertEqual(match_template("{a}", "x" * 8192), {"a": "x" * 8192})
+        self.assertIsNone(match_template("{a}", "x" * 8193))
+
+    def test_without_variables(self) -> None:
+        self.assertEqual(match_template("note://a", "note://a"), {})
+        self.assertIsNone(match_template("note://a", "note://ab"))
+        self.assertEqual(match_template("", ""), {})
+        self.assertIsNone(match_template("", "a"))
+
+
+class TemplateGrammar(unittest.TestCase):
+    def test_names(self) -> None:
+        template = mcp_ref.UriTemplate("a://{x,y}/{+z}{?q.r,%41_1}")
+        self.assertEqual(template.names, ("x", "y", "z", "q.r", "%41_1"))
+        self.assertEqual(template.template, "a://{x,y}/{+z}{?q.r,%41_1}")
+
+    def test_flaws_are_named(self) -> None:
+        for template, text in {
+            "a{b": "brace without its partner '{' at 1",
+            "a}b": "brace without its partner '}' at 1",
+            "a{b{c}": "brace without its partner '{' at 1",
+            "a{{b}}": "brace without its partner '{' at 1",
+            "a{}": "'' at 1 is not a variable name",
+            "a{b,}": "'' at 1 is not a variable name",
+            "a{b c}": "'b c' at 1 is not a variable name",
+            "a{b-c}": "'b-c' at 1 is not",
+            "a{.b..c}": "'b..c' at 1 is not",
+            "a{é}": "'é' at 1 is not",
+            "a{=b}": "'=b' at 1 is not a variable name, nor an operator",
+            "a{|b}": "'|b' at 1 is not",
+            "a{?b:3}": "'b:3' at 1 has a modifier of level 4",
+            "a{b*}": "'b*' at 1 has a modifier of level 4",
+            "a{b}c{b}": "'b' at 5 comes twice",
+            "a{b,b}": "'b' at 1 comes twice",
+            "a b{c}": "illegal character ' ' at 1",
+            "a%b{c}": "illegal character '%' at 1",
+            "a%2{c}": "illegal character '%' at 1",
+            "ab\n": "illegal character '\\n' at 2",
+            "a\ud800": "illegal character",
+            "a^": "illegal character '^' at 1",
+        }.items():
+            with self.subTest(template):
+                with self.assertRaises(ValueError) as caught:
+                    mcp_ref.UriTemplate(template)
+                self.assertIn(text, str(caught.exception))
+
+    def test_is_template(self) -> None:
+        self.assertTrue(mcp_ref.is_template("note://{a}"))
+        self.assertTrue(mcp_ref.is_template("note://a}"))
+        self.assertFalse(mcp_ref.is_template("note://a"))
+
+    def test_most_specific_first(self) -> None:
+        texts = [
+            "n://archive/{id}.txt",
+            "n://archive/{id}",
+            "n://{a}/{b}",
+            "n://{a}",
+            "n://{+a}",
+        ]
+        templates = [mcp_ref.UriTemplate(text) for text in reversed(texts)]
+        templates.sort(key=lambda template: template.sort_key)
+        self.assertEqual([t.template for t in templates], texts)
+
+
+class SafePaths(unittest.TestCase):
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.base = pathlib.Path(folder.name).resolve()
+        self.root = self.base / "root"
+        (self.root / "sub").mkdir(parents=True)
+        (self.base / "root-twin").mkdir()
+        (self.root / "sub" / "a.txt").write_text("a")
+        (self.base / "secret").write_text("s")
+
+    def test_inside(self) -> None:
+        for relative, path in {
+            "sub/a.txt": "sub/a.txt",
+            "sub/../sub/a.txt": "sub/a.txt",
+            "./sub//a.txt": "sub/a.txt",
+            "new/deep.txt": "new/deep.txt",
+            "..hidden": "..hidden",
+            "...": "...",
+            "%2e%2e/secret": "%2e%2e/secret",
+            "%2e%2e%2fsecret": "%2e%2e%2fsecret",
+            "café €": "café €",
+            "": "",
+            ".": "",
+        }.items():
+            with self.subTest(relative):
+                self.assertEqual(
+                    mcp_ref.safe_path(self.root, relative), self.root / path
+                )
+                self.assertEqual(
+                    mcp_ref.safe_path(str(self.root), relative), self.root / path
+                )
+
+    def test_outside(self) -> None:
+        for relative in (
+            "..",
+            "../secret",
+            "sub/../../secret",
+            "../root/sub/a.txt",
+            "../root-twin/x",
+            "/etc/passwd",
+            "//etc/passwd",
+            "\\etc\\passwd",
+            "..\\secret",
+            "sub\\..\\..\\secret",
+            "C:/Windows",
+            "c:secret",
+            "C:",
+            "//server/share",
+            "a\0b",
+            "\0",
+            str(self.root / "sub"),
+            "a\ud800" if os.name != "nt" else "..",
+        ):
+            with self.subTest(relative), self.assertRaises(ValueError):
+                mcp_ref.safe_path(self.root, relative)
+
+    @unittest.skipIf(os.name == "nt", "links need a privilege on Windows")
+    def test_links(self) -> None:
+        (self.root / "out").symlink_to(self.base)
+        (self.root / "file").symlink_to(self.base / "secret")
+        (self.root / "dangling").symlink_to(self.base / "not-there")
+        (self.root / "in").symlink_to(self.root / "sub")
+        for relative in (
+            "out/secret",
+            "file",
+            "out",
+            "dangling",
+            "out/x/y",
+            "in/../../secret",
+        ):
+            with self.subTest(relative), self.assertRaises(ValueError):
+                mcp_ref.safe_path(self.root, relative)
+        expected = self.root / "sub" / "a.txt"
+        self.assertEqual(mcp_ref.safe_path(self.root, "in/a.txt"), expected)
+        (self.base / "alias").symlink_to(self.root)
+        self.assertEqual(mcp_ref.safe_path(self.base / "alias", "sub/a.txt"), expected)
+
+    @unittest.skipIf(os.name == "nt", "links need a privilege on Windows")
+    def test_a_loop_of_links_raises_or_stays_inside(self) -> None:
+        (self.root / "loop").symlink_to(self.root / "loop")
+        try:
+            path = mcp_ref.safe_path(self.root, "loop/x")
+        except ValueError:
+            return
+        self.assertTrue(path.is_relative_to(self.root))
+
+    def test_long_names(self) -> None:
+        for relative in "a" * 8000, "a/" * 4000:
+            try:
+                path = mcp_ref.safe_path(self.root, relative)
+            except ValueError:
+                continue
+            self.assertTrue(path.is_relative_to(self.root))
+
+    def test_with_a_template(self) -> None:
+        values = match_template("file:///{path}", "file:///..%2F..%2Fetc%2Fpasswd")
+        assert values is not None
+        with self.assertRaises(ValueError):
+            mcp_ref.safe_path(self.root, values["path"])
+
+
+# --- Appendix A: JSON mcp_ref.Schema 2020-12 -------------------------------------------------------
+
+SUITE = SHARED / "json-schema-suite"
+
+
+def schema_texts(schema: Any, value: Any, **options: Any) -> list[str]:
+    return [
+        str(violation)
+        for violation in mcp_ref.Schema(schema, **options).violations(value)
+    ]
+
+
+def suite_resources(root: pathlib.Path) -> dict[str, Any]:
+    remotes = root / "remotes"
+    paths = [*remotes.glob("*.json"), *(remotes / "draft2020-12").rglob("*.json")]
+    return {
+        f"http://localhost:1234/{path.relative_to(remotes).as_posix()}": json.loads(
+            path.read_text("utf-8")
+        )
+        for path in paths
+    }
+
+
+class SchemaSuite(unittest.TestCase):
+    def run_files(self, names: list[str], formats: bool = False) -> None:
+        resources = suite_resources(SUITE)
+        for path in (SUITE / "draft2020-12" / name for name in names):
+            for group in json.loads(path.read_text("utf-8")):
+                compiled = None
+                for test in group["tests"]:
+                    about = path.name, group["description"], test["description"]
+                    with self.subTest(about):
+                        compiled = compiled or mcp_ref.Schema(
+                            group["schema"], resources=resources, formats=formats
+                        )
+                        valid = compiled.is_valid(test["data"])
+                        found = compiled.violations(test["data"])
+                        self.assertEqual(valid, test["valid"])
+                        self.assertEqual(not found, test["valid"])
+                        self.assertTrue(all(str(one) for one in found))
+
+    @unittest.skipIf(not SUITE.is_dir(), "../shared/json-schema-suite is not here")
+    def test_required_tests_all_pass(self) -> None:
+        self.run_files([path.name for path in (SUITE / "draft2020-12").glob("*.json")])
+
+    @unittest.skipIf(not SUITE.is_dir(), "../shared/json-schema-suite is not here")
+    def test_optional_tests_that_concern_us_pass(self) -> None:
+        names = "anchor bignum dynamicRef ecmascript-regex float-overflow id no-schema"
+        names += " non-bmp-regex refOfUnknownKeyword unknownKeyword"
+        self.run_files([f"optional/{name}.json" for name in names.split()])
+
+    @unittest.skipIf(not SUITE.is_dir(), "../shared/json-schema-suite is not here")
+    def test_formats_with_full_grammars_pass(self) -> None:
+        names = "date uuid ipv4 ipv6".split()
+        self.run_files([f"optional/format/{name}.json" for name in names], True)
+
+
+class SchemaConstruction(unittest.TestCase):
+    def refuse(self, schema: Any, *parts: str, **options: Any) -> None:
+        with self.assertRaises(mcp_ref.SchemaError) as caught:
+            mcp_ref.Schema(schema, **options)
+        for part in parts:
+            self.assertIn(part, str(caught.exception))
+
+    def test_only_objects_and_booleans_are_schemas(self) -> None:
+        wrong: list[Any] = [None, 1, "x", [], [{}]]
+        for schema in wrong:
+            self.refuse(schema, "expected object or boolean")
+        self.assertTrue(mcp_ref.Schema(True).is_valid(None))
+        self.assertFalse(mcp_ref.Schema(False).is_valid(None))
+        self.assertEqual(schema_texts(False, 5), ["expected no value at all, got 5"])
+
+    def test_another_dialect_is_refused_by_name(self) -> None:
+        draft7 = "http://json-schema.org/draft-07/schema#"
+        self.refuse({"$schema": draft7}, draft7, mcp_ref.SCHEMA_DIALECT)
+        self.refuse({"$schema": 7}, "7", mcp_ref.SCHEMA_DIALECT)
+        inner = {"$defs": {"a": {"$id": "http://x/a", "$schema": draft7}}}
+        self.refuse(inner, draft7, mcp_ref.SCHEMA_DIALECT)
+
+    def test_a_trailing_hash_in_the_dialect_is_tolerated(self) -> None:
+        schema = {"$schema": mcp_ref.SCHEMA_DIALECT + "#", "type": "null"}
+        self.assertFalse(mcp_ref.Schema(schema).is_valid(1))
+
+    def test_wrong_keyword_values_are_located(self) -> None:
+        for schema, *parts in (
+            ({"type": "strin"}, "#/type: ", "'string'", "'strin'"),
+            ({"properties": []}, "#/properties: expected object, got [] (array)"),
+            ({"properties": {"a": {"type": "strin"}}}, "#/properties/a/type: "),
+            ({"properties": {"a/b~": {"minimum": "1"}}}, "#/properties/a~1b~0/minimum"),
+            ({"items": [{}]}, "#/items: ", "object or boolean"),
+            ({"required": "a"}, "#/required: expected array"),
+            ({"required": ["a", "a"]}, "#/required: "),
+            ({"minLength": -1}, "#/minLength: expected a number >= 0, got -1"),
+            ({"multipleOf": 0}, "#/multipleOf: expected a number > 0, got 0"),
+            ({"anyOf": []}, "#/anyOf: "),
+            ({"$defs": {"unused": {"enum": 1}}}, "#/$defs/unused/enum: "),
+            ({"$anchor": "#a"}, "#/$anchor: "),
+            ({"$id": "http://x/#a"}, "#/$id: "),
+            ({"$ref": 1}, "#/$ref: "),
+        ):
+            with self.subTest(schema):
+                self.refuse(schema, *parts)
+
+    def test_wrong_patterns_are_located(self) -> None:
+        self.refuse({"items": {"pattern": "(a"}}, "#/items/pattern: '(a'")
+        self.refuse({"$defs": {"u": {"pattern": "["}}}, "#/$defs/u/pattern")
+        self.refuse({"patternProperties": {"*": True}}, "#/patternProperties: '*'")
+        self.refuse({"pattern": r"\p{Script=Greek}"}, "Greek")
+        self.refuse({"pattern": r"\Aa"}, r"\A")
+        self.refuse({"pattern": r"\u{110000}"}, "pattern")
+
+    def test_unresolvable_references_are_named(self) -> None:
+        for ref in (
+            *("#/$defs/nope", "#nope", "other.json", "http://x/x#/a", "#/a/0"),
+            *("http://[", "#/enum/x", "#/enum/7", "#/enum/0", "urn:a:b"),
+        ):
+            with self.subTest(ref):
+                self.refuse({"$ref": ref, "enum": [1]}, "#/$ref: ", repr(ref))
+        self.refuse({"$defs": {"unused": {"$ref": "#no"}}}, "#/$defs/unused/$ref")
+        self.refuse({"items": {"$dynamicRef": "#no"}}, "#/items/$dynamicRef")
+
+    def test_a_target_below_an_unknown_keyword_is_checked_too(self) -> None:
+        schema = {"$ref": "#/definitions/a", "definitions": {"a": {"type": "string"}}}
+        self.assertFalse(mcp_ref.Schema(schema).is_valid(1))
+        schema["definitions"] = {"a": {"type": "strin"}}
+        self.refuse(schema, "#/definitions/a/type")
+
+    def test_resources_are_checked_when_they_are_referred_to(self) -> None:
+        resources = {"http://x/bad": {"type": 1}, "http://x/good": {"type": "null"}}
+        good = mcp_ref.Schema({"$ref": "http://x/good"}, resources=resources)
+        self.assertTrue(good.is_valid(None))
+        self.refuse({"$ref": "http://x/bad"}, "http://x/bad#/type", resources=resources)
+
+    def test_custom_meta_schemas(self) -> None:
+        base = "https://json-schema.org/draft/2020-12/"
+        meta = {
+            "$id": "http://x/meta",
+            "$schema": "http://x/meta",
+            "$vocabulary": {base + "vocab/core": True, base + "vocab/validation": True},
+            "$dynamicAnchor": "meta",
+            "allOf": [{"$ref": base + "meta/core"}, {"$ref": base + "meta/validation"}],
+            "required": ["title"],
+        }
+        resources = {"http://x/meta": meta}
+        schema = {"$schema": "http://x/meta", "title": "t", "maximum": 1, "not": True}
+        compiled = mcp_ref.Schema(schema, resources=resources)
+        self.assertTrue(compiled.is_valid(1))  # `not` is in no vocabulary of this one
+        self.assertFalse(compiled.is_valid(2))
+        self.refuse({"$schema": "http://x/meta"}, "'title'", resources=resources)
+        meta["$vocabulary"] = {"http://x/vocab": True}
+        self.refuse(schema, "http://x/vocab", resources=resources)
+        meta["$vocabulary"] = ["http://x/vocab"]
+        self.refuse(schema, "$vocabulary", resources=resources)
+
+    def test_the_meta_schema_is_not_compiled_at_import(self) -> None:
+        mcp_ref._meta_schema.cache_clear()
+        mcp_ref.Schema(True)
+        self.assertTrue(
+            mcp_ref.Schema({"$ref": mcp_ref.SCHEMA_DIALECT}).is_valid({"type": "null"})
+        )
+        self.assertFalse(
+            mcp_ref.Schema({"$ref": mcp_ref.SCHEMA_DIALECT}).is_valid({"type": "nul"})
+        )
+
+
+class SchemaBudget(unittest.TestCase):
+    def exhaust(self, schema: Any, value: Any, **options: Any) -> str:
+        compiled = mcp_ref.Schema(schema, **options)
+        with self.assertRaises(mcp_ref.SchemaError) as caught:
+            compiled.violations(value)
+        with self.assertRaises(mcp_ref.SchemaError):
+            compiled.is_valid(value)
+        return str(caught.exception)
+
+    def test_steps_are_counted_exactly(self) -> None:
+        schema = {"items": {"type": "integer"}}
+        self.assertTrue(mcp_ref.Schema(schema, steps=11).is_valid([1] * 10))
+        self.assertIn("evaluations", self.exhaust(schema, [1] * 10, steps=10))
+
+    def test_exponential_references_stop(self) -> None:
+        for word in ("allOf", "anyOf", "oneOf"):
+            defs: dict[str, Any] = {"d0": {"type": "string"}}
+            for n in range(1, 40):
+                branch = {"$ref": f"#/$defs/d{n - 1}"}
+                defs[f"d{n}"] = {word: [branch, branch]}
+            value = "" if word == "allOf" else 5
+            self.exhaust({"$ref": "#/$defs/d39", "$defs": defs}, value)
+
+    def test_exponential_objects_stop(self) -> None:
+        schema: Any = {"type": "string"}
+        for _ in range(40):
+            schema = {"anyOf": [schema, schema]}
+        with self.assertRaises(mcp_ref.SchemaError):
+            mcp_ref.Schema(schema).is_valid(5)
+
+    def test_cycles_that_consume_nothing_stop(self) -> None:
+        self.exhaust({"$ref": "#"}, 1)
+        self.exhaust({"$dynamicRef": "#a", "$dynamicAnchor": "a"}, 1)
+        mutual = {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}
+        self.exhaust({"$ref": "#/$defs/a", "$defs": mutual}, 1)
+        self.exhaust({"allOf": [{"$ref": "#"}], "unevaluatedProperties": False}, {})
+        self.exhaust({"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}, 1)
+        self.exhaust({"not": {"$ref": "#"}}, 1)
+
+    def test_cycles_that_consume_work(self) -> None:
+        tree = {"type": "object", "additionalProperties": {"$ref": "#"}}
+        self.assertTrue(mcp_ref.Schema(tree).is_valid({"a": {"b": {}}}))
+        self.assertEqual(
+            schema_texts(tree, {"a": {"b": 1}}),
+            ["a.b: expected object, got 1 (integer)"],
+        )
+
+    def test_deep_values_are_an_error_and_no_crash(self) -> None:
+        deep: Any = []
+        for _ in range(900):
+            deep = [deep]
+        message = self.exhaust({"items": {"$ref": "#"}}, deep)
+        self.assertIn(str(mcp_ref.SCHEMA_DEPTH), message)
+        for _ in range(100_000):
+            deep = [deep]
+        self.exhaust({"items": {"$ref": "#"}}, deep)
+        self.exhaust({"const": 1}, deep)
+        self.exhaust({"uniqueItems": True}, [deep])
+        self.assertTrue(mcp_ref.Schema({"type": "array"}).is_valid(deep))
+        self.assertIn("[[[", schema_texts({"type": "null"}, deep)[0])
+        while deep:  # freeing it recursively would be a crash of its own
+            deep = deep.pop()
+
+    def test_the_depth_stays_clear_of_the_recursion_limit(self) -> None:
+        # The most frames for one level: a reference into another, tracked resource.
+        schema = {
+            "$id": "http://x/a",
+            "$dynamicAnchor": "n",
+            "$ref": "b",
+            "unevaluatedItems": False,
+            "$defs": {
+                "b": {
+                    "$id": "b",
+                    "$dynamicAnchor": "n",
+                    "items": {"$ref": "a"},
+                }
+            },
+        }
+        message = self.exhaust(schema, json.loads("[" * 200 + "]" * 200))
+        self.assertIn("deeper than", message)
+
+    def test_a_caller_deep_in_the_stack_gets_a_schema_error(self) -> None:
+        compiled = mcp_ref.Schema({"items": {"$ref": "#"}})
+        value = json.loads("[" * 40 + "]" * 40)
+        self.assertTrue(compiled.is_valid(value))
+
+        def descend(frames: int) -> None:
+            if frames:
+                return descend(frames - 1)
+            with self.assertRaises(mcp_ref.SchemaError):
+                compiled.is_valid(value)
+            with self.assertRaises(mcp_ref.SchemaError):
+                mcp_ref.Schema(json.loads('{"not":' * 15 + "{}" + "}" * 15))
+
+        descend(sys.getrecursionlimit() - len(inspect.stack(0)) - 30)
+
+    def test_deep_schemas_are_refused(self) -> None:
+        for depth in (300, 50_000):
+            schema: Any = {}
+            for _ in range(depth):
+                schema = {"not": schema}
+            with self.assertRaises(mcp_ref.SchemaError):
+                mcp_ref.Schema(schema)
+            while schema:
+                schema = schema.pop("not")
+
+    def test_long_strings_are_kept_from_patterns(self) -> None:
+        self.assertIn("too long", self.exhaust({"pattern": "a"}, "a" * 10_001))
+        named = {"patternProperties": {"^x": True}, "additionalProperties": False}
+        self.assertIn("too long", self.exhaust(named, {"x" * 10_001: 1}))
+        self.assertTrue(mcp_ref.Schema({"pattern": "a"}).is_valid("a" * 10_000))
+
+    def test_unique_items_is_not_quadratic(self) -> None:
+        compiled = mcp_ref.Schema({"uniqueItems": True})
+        prime = sys.hash_info.modulus
+        for items in (range(50_000), [n * prime for n in range(50_000)]):
+            self.assertTrue(compiled.is_valid(list(items)))
+        objects: list[Any] = [{"n": [n]} for n in range(20_000)]
+        self.assertTrue(compiled.is_valid(objects))
+        self.assertFalse(compiled.is_valid([*objects, {"n": [7]}]))
+
+    def test_summaries_stay_short(self) -> None:
+        schema: Any = {"required": ["a"]}
+        for n in range(12):
+            schema = {"anyOf": [schema, {"required": [f"b{n}"]}, {"required": ["c"]}]}
+        self.assertLess(len(schema_texts(schema, {})[0]), 500)
+
+
+class SchemaValues(unittest.TestCase):
+    def check(self, schema: Any, good: list[Any], bad: list[Any]) -> None:
+        compiled = mcp_ref.Schema(schema)
+        for value, valid in [(v, True) for v in good] + [(v, False) for v in bad]:
+            with self.subTest(schema=schema, value=value):
+                self.assertEqual(compiled.is_valid(value), valid)
+                self.assertEqual(not compiled.violations(value), valid)
+
+    def test_types(self) -> None:
+        self.check({"type": "integer"}, [1, 1.0, -0.0, 10**400], [1.5, True, "1"])
+        self.check({"type": "integer"}, [], [float("inf"), float("nan"), None])
+        self.check({"type": "number"}, [1, 1.5, 1e308], [True, None, "1"])
+        self.check({"type": "boolean"}, [True, False], [0, 1])
+
+    def test_equality(self) -> None:
+        self.check({"const": 1}, [1, 1.0], [True, "1", [1]])
+        self.check({"const": {"a": [1, False]}}, [{"a": [1.0, False]}], [{"a": [1, 0]}])
+        self.check({"enum": [0, "a", None]}, [0, -0.0, "a", None], [False, "", []])
+        self.check({"enum": [2**60]}, [2**60, float(2**60)], [2**60 + 1, str(2**60)])
+        self.check({"uniqueItems": True}, [[1, True], [0, False], [[1], [True]]], [])
+        self.check({"uniqueItems": True}, [[{"a": 1}, ["a", 1]]], [[1, 1.0], [{}, {}]])
+
+    def test_multiples(self) -> None:
+        self.check({"multipleOf": 0.01}, [0.07, 19.99, 4, 1e308], [0.075, 1e-5])
+        self.check({"multipleOf": 3}, [9.0, 3 * 10**400], [10**400, 1.5])
+        self.check({"multipleOf": 0.123456789}, [], [1e308, float("inf")])
+        self.check({"multipleOf": 5e-324}, [1.5, 10**400], [])
+
+    def test_big_integers_are_exact(self) -> None:
+        self.check({"maximum": 2**53}, [2**53, 2.0**53], [2**53 + 1])
+        self.check({"exclusiveMinimum": 10**30}, [10**30 + 1], [10**30])
+
+    def test_patterns_follow_ecma_262(self) -> None:
+        self.check({"pattern": "^a$"}, ["a"], ["a\n", "b\na"])
+        self.check({"pattern": r"^\d$"}, ["1"], ["१"])
+        self.check({"pattern": r"^[\d\-x]+$"}, ["1-x"], ["१"])
+        self.check({"pattern": r"^[^\s]$"}, ["a"], ["\u00a0", "\ufeff"])
+        self.check({"pattern": r"^[\S]$"}, ["a"], ["\u2003"])
+        self.check({"pattern": r"^\p{Lu}\P{Lu}$"}, ["Éa"], ["aa", "AA"])
+        self.check({"pattern": r"^[\p{L}_]+$"}, ["aπ_"], ["1"])
+        self.check({"pattern": "^.$"}, ["a", "\u0085"], ["\n", "\r", "\u2028"])
+        self.check({"pattern": r"^(?<q>['\"])x\k<q>$"}, ["'x'"], ["'x\""])
+        self.check({"pattern": r"^[[&~|]]$"}, ["[]", "&]"], ["a]"])
+        self.check({"pattern": "^[^]$"}, ["\n", "a"], ["", "ab"])
+        self.check({"pattern": "[]"}, [], ["", "a"])
+        self.check({"pattern": r"^\u{1F600}\u0061\x62\cA\/$"}, ["😀ab\x01/"], ["a"])
+        self.check({"pattern": r"^[$.]$"}, ["$", "."], ["a"])
+        self.check({"pattern": r"\bé"}, ["aé"], ["é"])
+        self.check({"pattern": r"^a{2,}(?=b)(?!bb)"}, ["aab"], ["ab", "aabb"])
+        self.check({"pattern": r"^\\k<a>$"}, ["\\k<a>"], ["a"])
+
+    def test_formats_assert_only_on_request(self) -> None:
+        table = {
+            "date": (["2024-02-29"], ["2023-02-29", "20240229", "2024-W01-1"]),
+            "time": (["23:59:60Z", "00:00:00.5-01:30"], ["24:00:00Z", "1:00:00Z"]),
+            "date-time": (["2024-02-29T00:00:00z"], ["2024-02-29 00:00:00Z", "x"]),
+            "email": (["a.b+c@x-y.example"], ["a", "a@", "@b", "a b@c", ".a@b"]),
+            "uri": (["urn:a", "http://x/?q=%20#f"], ["/a", "http://x/ y", "a:%zz"]),
+            "uuid": (["2EB8AA08-aa98-11ea-b4aa-73b441d16380"], ["2eb8aa08"]),
+            "ipv4": (["127.0.0.1"], ["127.0.0.256", "1.2.3", "01.2.3.4"]),
+            "ipv6": (["::1", "::ffff:1.2.3.4"], ["fe80::1%eth0", "1::2::3"]),
+            "unheard-of": (["anything"], []),
+        }
+        for name, (good, bad) in table.items():
+            strict = mcp_ref.Schema({"format": name}, formats=True)
+            for value in [*good, *bad, 5]:
+                with self.subTest(name, value=value):
+                    self.assertTrue(mcp_ref.Schema({"format": name}).is_valid(value))
+                    self.assertEqual(strict.is_valid(value), value not in bad)
+
+
+class SchemaMessages(unittest.TestCase):
+    def says(self, schema: Any, value: Any, *expected: str) -> None:
+        with self.subTest(schema=schema, value=value):
+            self.assertEqual(schema_texts(schema, value), list(expected))
+
+    def test_paths(self) -> None:
+        one = mcp_ref.Violation(("address", "lines", 2), "type", "m")
+        self.assertEqual(str(one), "address.lines[2]: m")
+        self.assertEqual(str(mcp_ref.Violation((0, "a"), "type", "m")), "[0].a: m")
+        self.assertEqual(str(mcp_ref.Violation((), "type", "m")), "m")
+        schema = {"properties": {"a": {"items": {"type": "string"}}}}
+        found = mcp_ref.Schema(schema).violations({"a": ["x", 5]})
+        message = "expected string, got 5 (integer)"
+        self.assertEqual(found, [mcp_ref.Violation(("a", 1), "type", message)])
+
+    def test_values(self) -> None:
+        self.says({"type": "string"}, None, "expected string, got null")
+        self.says({"type": "string"}, True, "expected string, got true (boolean)")
+        self.says({"type": "array"}, (1,), "expected array, got [1] (tuple)")
+        self.says(
+            {"type": "null"}, {1, 2}, "expected null, got a value of type set (set)"
+        )
+        self.says({"minimum": 0}, -1, "expected a number >= 0, got -1")
+        self.says({"exclusiveMaximum": 1.5}, 2, "expected a number < 1.5, got 2")
+        self.says(
+            {"enum": ["metric", "imperial"]},
+            "foo",
+            "expected one of 'metric', 'imperial', got 'foo'",
+        )
+        self.says({"const": "a"}, 5, "expected 'a', got 5")
+        long = (
+            mcp_ref.Schema({"type": "null"}).violations(["x" * 40] * 10_000)[0].message
+        )
+        self.assertLess(len(long), 110)
+        self.assertTrue(long.endswith("... (array)"))
+        huge = mcp_ref.Schema({"type": "null"}).violations(10**5000)[0].message
+        self.assertIn("integer", huge)
+
+    def test_only_the_type_is_reported_if_it_is_wrong(self) -> None:
+        schema = {"enum": ["a"], "type": "string"}
+        self.says(schema, 5, "expected string, got 5 (integer)")
+
+    def test_objects(self) -> None:
+        schema = {
+            "type": "object",
+            "properties": {"alpha": {"type": "integer"}, "beta": {"type": "integer"}},
+            "required": ["alpha", "beta"],
+            "additionalProperties": False,
+        }
+        found = mcp_ref.Schema(schema).violations({"inner": 1, "alpha": 1, "bet": 4})
+        self.assertEqual({one.path for one in found}, {()})
+        self.assertEqual(
+            [one.message for one in found],
+            [
+                "missing required property 'beta'",
+                "unexpected property 'inner'; allowed: alpha, beta",
+                "unexpected property 'bet'; allowed: alpha, beta; did you mean 'beta'?",
+            ],
+        )
+        self.assertEqual(found[0].keyword, "required")
+        self.assertEqual(found[1].keyword, "additionalProperties")
+        self.says(
+            {"additionalProperties": False},
+            {"a": 1},
+            "unexpected property 'a'; allowed: none",
+        )
+        self.says(
+            {"dependentRequired": {"a": ["b"]}},
+            {"a": 1},
+            "missing property 'b', which 'a' requires",
+        )
+        self.says(
+            {"propertyNames": {"maxLength": 1}},
+            {"ab": 1},
+            "property name 'ab': expected a string of at most 1 characters, got 'ab'",
+        )
+        self.says(
+            {"properties": {"a": True}, "unevaluatedProperties": False},
+            {"a": 1, "b": 2},
+            "unexpected property 'b'",
+        )
+
+    def test_arrays(self) -> None:
+        self.says(
+            {"prefixItems": [{}], "items": False},
+            [1, 2],
+            "unexpected item at index 1",
+        )
+        self.says(
+            {"contains": {"type": "null"}, "maxContains": 2},
+            [1],
+            "expected at least 1 and at most 2 items that match `contains`, got 0",
+        )
+        self.says(
+            {"uniqueItems": True},
+            [1, 1],
+            "expected an array without equal items, got [1, 1]",
+        )
+
+    def test_unions(self) -> None:
+        nullable = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+        self.says(nullable, 5, "expected string or null, got 5")
+        self.assertEqual(mcp_ref.Schema(nullable).violations(5)[0].keyword, "anyOf")
+        self.says(
+            {"oneOf": [nullable, {"type": "integer"}]},
+            [],
+            "expected string or null or integer, got []",
+        )
+        titled = {"oneOf": [{"const": "a", "title": "A"}, {"const": "b"}]}
+        self.says(titled, "c", "expected 'a' or 'b', got 'c'")
+        self.says(
+            {"oneOf": [{}, {"type": "null"}, True]},
+            None,
+            "expected exactly one form of oneOf to fit, but forms [0, 1, 2] fit",
+        )
+        self.says(
+            {"anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+            {},
+            "fits none of 2 forms: missing required property 'a'; "
+            "or missing required property 'b'",
+        )
+
+    def test_a_union_reports_the_nearest_form(self) -> None:
+        point = {"type": "object", "properties": {"x": {"type": "number"}}}
+        optional = {"anyOf": [point, {"type": "null"}]}
+        self.says(optional, {"x": "1"}, "x: expected number, got '1' (string)")
+        circle, square = (
+            {
+                "type": "object",
+                "properties": {"kind": {"const": kind}, "size": {"type": "number"}},
+                "required": ["kind", "size"],
+            }
+            for kind in ("circle", "square")
+        )
+        shape = {"oneOf": [circle, square]}
+        self.says(shape, {"kind": "square"}, "missing required property 'size'")
+        self.says(
+            shape,
+            {"kind": "disc", "size": 1},
+            "fits none of 2 forms: kind: expected 'circle', got 'disc'; "
+            "or kind: expected 'square', got 'disc'",
+        )
+
+    def test_limit(self) -> None:
+        schema = mcp_ref.Schema({"items": {"type": "null"}})
+        self.assertEqual(len(schema.violations([1] * 50)), 10)
+        self.assertEqual(len(schema.violations([1] * 50, limit=3)), 3)
+        self.assertEqual(len(schema.violations([1] * 50, limit=100)), 50)
+
+
+class SchemaThreads(unittest.TestCase):
+    def test_one_schema_serves_many_threads(self) -> None:
+        schema = mcp_ref.Schema(
+            {
+                "allOf": [{"properties": {"a": True}}],
+                "additionalProperties": {"$ref": "#"},
+                "unevaluatedProperties": False,
+            }
+        )
+        results: list[bool] = []
+
+        def work() -> None:
+            for _ in range(200):
+                results.append(schema.is_valid({"a": 1, "b": {"a": {}}}))
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(results, [True] * 800)
+
+
+# --- Appendix B: type hints and JSON Schema ------------------------------------------------
+
+UTC = datetime.timezone.utc
+STRING, INTEGER = {"type": "string"}, {"type": "integer"}
+NULL, NUMBER = {"type": "null"}, {"type": "number"}
+DATE = {"type": "string", "format": "date"}
+UUID1 = uuid.UUID(int=1)
+
+
+class Foo:
+    pass
+
+
+class Color(enum.Enum):
+    RED = "r"
+    ON = True
+    TWO = 2
+
+
+class Size(enum.IntEnum):
+    S = 1
+    L = 2
+
+
+class Word(enum.StrEnum):
+    A = "a"
+    B = "b"
+
+
+class Perm(enum.Flag):
+    R = 1
+    W = 2
+
+
+@dataclass
+class P:
+    x: int
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Meeting:
+    day: datetime.date
+    where: Annotated[str, "which room"] = "lobby"
+    guests: list[P] = field(default_factory=list)
+
+
+@dataclass
+class Square:
+    side: int
+    area: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        if self.side < 0:
+            raise ValueError("side must not be negative")
+        assert self.side < 100, "too large"
+        self.area = self.side**2
+
+
+@dataclass
+class Node:
+    value: datetime.date
+    next: "Node | None" = None
+
+
+@dataclass
+class Bad:
+    foo: Foo
+
+
+@dataclass
+class Ping:
+    pong: "Pong | None" = None
+
+
+@dataclass
+class Pong:
+    ping: Ping
+    again: Node | None = None
+
+
+class T(TypedDict, total=False):
+    a: typing.Required[int]
+    b: str
+
+
+class Whole(TypedDict):
+    day: datetime.date
+    note: typing.NotRequired[Annotated[str, "free text"]]
+
+
+class Tree(TypedDict):
+    day: datetime.date
+    kids: "list[Tree]"
+
+
+class Point(NamedTuple):
+    x: int
+    y: float = 0.0
+
+
+Old = collections.namedtuple("Old", "a b", defaults=[3])
+Item = typing.TypeVar("Item")
+Texty = typing.TypeVar("Texty", bound=str)
+IntOrStr = typing.TypeVar("IntOrStr", int, str)
+UserId = typing.NewType("UserId", int)
+
+
+@dataclass
+class Page(typing.Generic[Item]):
+    items: list[Item]
+    more: "Page[Item] | None" = None
+
+
+def closed(required, **properties):
+    schema = {"type": "object", "properties": properties, "required": required}
+    if not required:
+        del schema["required"]
+    return {**schema, "additionalProperties": False}
+
+
+def either(*schemas):
+    return {"anyOf": list(schemas)}
+
+
+def array(items=None, **more):
+    return {"type": "array", **({"items": items} if items else {}), **more}
+
+
+def mapping(values=True, **more):
+    return {"type": "object", **more, "additionalProperties": values}
+
+
+TAGS = array(STRING)
+P_SCHEMA = closed(["x"], x=INTEGER, tags=TAGS)
+POINT = closed(["x"], x=INTEGER, y={**NUMBER, "default": 0.0})
+DATETIME = {"type": "string", "format": "date-time"}
+NODE = closed(
+    ["value"],
+    value=DATE,
+    next={"anyOf": [{"$ref": "#/$defs/Node"}, NULL], "default": None},
+)
+D = datetime.date(2026, 7, 28)
+WHEN = datetime.datetime(2026, 7, 28, 9, 30, tzinfo=UTC)
+
+# hint, schema, [(JSON, Python value)] in both directions
+TABLE = [
+    (str, STRING, [("5", "5"), ('{"a": 1}', '{"a": 1}'), ("null", "null")]),
+    (int, INTEGER, [(5, 5), (10**30, 10**30)]),
+    (float, NUMBER, [(1.5, 1.5)]),
+    (bool, {"type": "boolean"}, [(True, True), (False, False)]),
+    (None, NULL, [(None, None)]),
+    (Any, {}, [([1, {"a": None}], [1, {"a": None}])]),
+    (object, {}, [("x", "x")]),
+    (list, array(), [([1, "a"], [1, "a"])]),
+    (list[int], array(INTEGER), [([1, 2], [1, 2]), ([], [])]),
+    (typing.List, array(), [([1], [1])]),
+    (typing.List[datetime.date], array(DATE), [(["2026-07-28"], [D])]),
+    (abc.Sequence, array(), [([1], [1])]),
+    (abc.Sequence[str], TAGS, [(["a"], ["a"])]),
+    (typing.Iterable[str], TAGS, [(["a"], ["a"])]),
+    (abc.Collection[datetime.date], array(DATE), [(["2026-07-28"], [D])]),
+    (collections.deque[int], array(INTEGER), [([1], collections.deque([1]))]),
+    (tuple, array(), [([1, "a"], (1, "a"))]),
+    (typing.Tuple, array(), [([1, "a"], (1, "a"))]),
+    (tuple[int, ...], array(INTEGER), [([1, 2], (1, 2))]),
+    (
+        tuple[int, datetime.date],
+        {
+            "type": "array",
+            "prefixItems": [INTEGER, DATE],
+            "items": False,
+            "minItems": 2,
+            "maxItems": 2,
+        },
+        [([1, "2026-07-28"], (1, D))],
+    ),
+    (
+        tuple[()],
+        {"type": "array", "items": False, "minItems": 0, "maxItems": 0},
+        [([], ())],
+    ),
+    (
+        tuple[int],
+        {
+            "type": "array",
+            "prefixItems": [INTEGER],
+            "items": False,
+            "minItems": 1,
+            "maxItems": 1,
+        },
+        [([1], (1,))],
+    ),
+    (set, array(uniqueItems=True), [([1, 2], {1, 2})]),
+    (set[int], array(INTEGER, uniqueItems=True), [([1, 2], {1, 2})]),
+    (frozenset[str], array(STRING, uniqueItems=True), [(["a"], frozenset("a"))]),
+    (typing.AbstractSet[str], array(STRING, uniqueItems=True), [(["a"], {"a"})]),
+    (dict, mapping(), [({"a": [1]}, {"a": [1]})]),
+    (dict[str, Any], mapping(), [({"a": [1]}, {"a": [1]})]),
+    (abc.Mapping, mapping(), [({"a": 1}, {"a": 1})]),
+    (typing.Mapping[str, int], mapping(INTEGER), [({"a": 1}, {"a": 1})]),
+    (dict[str, datetime.date], mapping(DATE), [({"a": "2026-07-28"}, {"a": D})]),
+    (
+        dict[int, str],
+        mapping(
+            STRING,
+            propertyNames={"type": "string", "pattern": "^(0|-?[1-9][0-9]*)$"},
+        ),
+        [({"5": "a", "-1": "b"}, {5: "a", -1: "b"})],
+    ),
+    (
+        dict[Size, int],
+        mapping(INTEGER, propertyNames={"type": "string", "enum": ["1", "2"]}),
+        [({"1": 5}, {Size.S: 5})],
+    ),
+    (
+        dict[Word, int],
+        mapping(INTEGER, propertyNames={"type": "string", "enum": ["a", "b"]}),
+        [({"a": 5}, {Word.A: 5})],
+    ),
+    (
+        dict[Literal["x", "y"], int],
+        mapping(INTEGER, propertyNames={"type": "string", "enum": ["x", "y"]}),
+        [({"x": 5}, {"x": 5})],
+    ),
+    (
+        dict[datetime.date, int],
+        mapping(INTEGER, propertyNames=DATE),
+        [({str(D): 1}, {D: 1})],
+    ),
+    (Optional[int], either(INTEGER, NULL), [(5, 5), (None, None)]),
+    (str | None, either(STRING, NULL), [("a", "a"), (None, None)]),
+    (Union[int, str], either(INTEGER, STRING), [("5", "5"), (5, 5)]),
+    (int | float, either(INTEGER, NUMBER), [(5, 5), (1.5, 1.5), (2.0, 2.0)]),
+    (list[int] | list[str], either(array(INTEGER), TAGS), [([1], [1]), (["a"], ["a"])]),
+    (
+        Optional[Literal["x", "y"]],
+        either({"type": "string", "enum": ["x", "y"]}, NULL),
+        [("x", "x"), (None, None)],
+    ),
+    (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}, [("b", "b")]),
+    (
+        Literal[True, 1, "a", None],
+        {"enum": [True, 1, "a", None]},
+        [(True, True), (1, 1), ("a", "a"), (None, None)],
+    ),
+    (Literal[Color.RED], {"type": "string", "enum": ["r"]}, [("r", Color.RED)]),
+    (
+        Color,
+        {"enum": ["r", True, 2]},
+        [("r", Color.RED), (True, Color.ON), (2, Color.TWO)],
+    ),
+    (Size, {"type": "integer", "enum": [1, 2]}, [(2, Size.L)]),
+    (Word, {"type": "string", "enum": ["a", "b"]}, [("b", Word.B)]),
+    (P, P_SCHEMA, [({"x": 1, "tags": ["a"]}, P(1, ["a"]))]),
+    (
+        Meeting,
+        closed(
+            ["day"],
+            day=DATE,
+            where={"type": "string", "description": "which room", "default": "lobby"},
+            guests=array(P_SCHEMA),
+        ),
+        [
+            (
+                {
+                    "day": "2026-07-28",
+                    "where": "a",
+                    "guests": [{"x": 1, "tags": []}],
+                },
+                Meeting(D, "a", [P(1)]),
+            )
+        ],
+    ),
+    (
+        Square,
+        closed(
+            ["side"], side=INTEGER, area={**INTEGER, "default": 0, "readOnly": True}
+        ),
+        [({"side": 3, "area": 9}, Square(3))],
+    ),
+    (T, closed(["a"], a=INTEGER, b=STRING), [({"a": 1}, {"a": 1})]),
+    (
+        Whole,
+        closed(["day"], day=DATE, note={"type": "string", "description": "free text"}),
+        [({"day": "2026-07-28", "note": "x"}, {"day": D, "note": "x"})],
+    ),
+    (Point, POINT, [({"x": 1, "y": 2.5}, Point(1, 2.5))]),
+    (Old, closed(["a"], a={}, b={"default": 3}), [({"a": 1, "b": "x"}, Old(1, "x"))]),
+    (datetime.datetime, DATETIME, [("2026-07-28T09:30:00+00:00", WHEN)]),
+    (datetime.date, DATE, [("2026-07-28", D)]),
+    (
+        datetime.time,
+        {"type": "string", "pattern": f"^{mcp_ref._CLOCK}$"},
+        [
+            ("09:30:00", datetime.time(9, 30)),
+            ("09:30:01.500000", datetime.time(9, 30, 1, 500000)),
+        ],
+    ),
+    (uuid.UUID, {"type": "string", "format": "uuid"}, [(str(UUID1), UUID1)]),
+    (
+        decimal.Decimal,
+        either(NUMBER, {"type": "string", "pattern": f"^{mcp_ref._DECIMAL}$"}),
+        [
+            ("1.10", decimal.Decimal("1.10")),
+            ("1E+3", decimal.Decimal(1000).normalize()),
+        ],
+    ),
+    (bytes, {"type": "string", "contentEncoding": "base64"}, [("/w==", b"\xff")]),
+    (pathlib.Path, STRING, [("a/b", pathlib.Path("a/b"))]),
+    (Annotated[int, "how many"], {**INTEGER, "description": "how many"}, [(5, 5)]),
+    (Annotated[int, {"minimum": 1}], {**INTEGER, "minimum": 1}, [(5, 5)]),
+    (
+        Annotated[Annotated[str, "inner", {"minLength": 1}], "outer"],
+        {**STRING, "description": "outer", "minLength": 1},
+        [("a", "a")],
+    ),
+    (Annotated[Any, {"type": "object"}], {"type": "object"}, [({"a": 1}, {"a": 1})]),
+    (UserId, INTEGER, [(5, 5)]),
+    (Item, {}, [(5, 5)]),
+    (Texty, STRING, [("a", "a")]),
+    (IntOrStr, either(INTEGER, STRING), [("a", "a"), (1, 1)]),
+    (
+        Page[datetime.date],
+        {
+            **closed(
+                ["items"],
+                items=array(DATE),
+                more={"anyOf": [{"$ref": "#/$defs/Page"}, NULL], "default": None},
+            ),
+            "$defs": {
+                "Page": closed(
+                    ["items"],
+                    items=array(DATE),
+                    more={"anyOf": [{"$ref": "#/$defs/Page"}, NULL], "default": None},
+                )
+            },
+        },
+        [
+            (
+                {"items": ["2026-07-28"], "more": {"items": [], "more": None}},
+                Page([D], Page([])),
+            )
+        ],
+    ),
+    (
+        Node,
+        {**NODE, "$defs": {"Node": NODE}},
+        [
+            (
+                {"value": "2026-07-28", "next": {"value": "2026-07-29", "next": None}},
+                Node(D, Node(datetime.date(2026, 7, 29))),
+            )
+        ],
+    ),
+    (
+        list[Tree],
+        {
+            **array({"$ref": "#/$defs/Tree"}),
+            "$defs": {
+                "Tree": closed(
+                    ["day", "kids"], day=DATE, kids=array({"$ref": "#/$defs/Tree"})
+                )
+            },
+        },
+        [
+            (
+                [{"day": "2026-07-28", "kids": [{"day": "2026-07-28", "kids": []}]}],
+                [{"day": D, "kids": [{"day": D, "kids": []}]}],
+            )
+        ],
+    ),
+]
+
+
+def convert(hint, value):
+    converter = mcp_ref.converter_of(hint)
+    return converter(value) if converter else value
+
+
+def exact(value):
+    """Show a value with its types, so that 5, 5.0 and True differ."""
+    return (type(value).__name__, repr(value))
+
+
+class HintsInBothDirections(unittest.TestCase):
+    def test_each_hint_has_its_schema(self):
+        for hint, schema, _ in TABLE:
+            with self.subTest(hint=hint):
+                self.assertEqual(mcp_ref.schema_of(hint), schema)
+                json.dumps(mcp_ref.schema_of(hint), allow_nan=False)
+
+    def test_json_becomes_the_python_value_and_returns(self):
+        for hint, _, pairs in TABLE:
+            for form, value in pairs:
+                with self.subTest(hint=hint, form=form):
+                    found = convert(hint, json.loads(json.dumps(form)))
+                    self.assertEqual(found, value)
+                    if not isinstance(value, (abc.Set, abc.Mapping)):
+                        self.assertEqual(exact(found), exact(value))
+                    self.assertEqual(mcp_ref.to_json(value), form)
+                    self.assertEqual(exact(mcp_ref.to_json(value)), exact(form))
+
+    def test_a_schema_is_the_callers_own(self):
+        mcp_ref.schema_of(list[int])["items"]["type"] = "broken"
+        mcp_ref.schema_of(str)["type"] = "broken"
+        self.assertEqual(mcp_ref.schema_of(list[int]), array(INTEGER))
+        self.assertEqual(mcp_ref.schema_of(str), STRING)
+
+    def test_one_way_conversions(self):
+        for hint, form, value in [
+            (int, 5.0, 5),
+            (float, 3, 3.0),
+            (list[float], [1, 2.5], [1.0, 2.5]),
+            (decimal.Decimal, 0.1, decimal.Decimal("0.1")),
+            (decimal.Decimal, 7, decimal.Decimal(7)),
+            (datetime.datetime, "2026-07-28T09:30:00Z", WHEN),
+            (
+                datetime.datetime,
+                "2026-07-28 09:30",
+                datetime.datetime(2026, 7, 28, 9, 30),
+            ),
+            (Literal[2], 2.0, 2),
+            (Color, 2.0, Color.TWO),
+            (Square, {"side": 2, "area": 77}, Square(2)),
+            (P, {"x": 1}, P(1, [])),
+        ]:
+            with self.subTest(hint=hint, form=form):
+                self.assertEqual(exact(convert(hint, form)), exact(value))
+
+    def test_plain_hints_cost_nothing(self):
+        words = TypedDict("words", {"a": str})
+        for hint in [
+            str,
+            bool,
+            None,
+            Any,
+            list[str],
+            dict[str, Any],
+            str | None,
+            words,
+        ]:
+            with self.subTest(hint=hint):
+                self.assertIsNone(mcp_ref.converter_of(hint))
+
+    def test_unions_choose_the_member_by_shape(self):
+        for hint, form, value in [
+            (datetime.date | str, "2026-07-28", D),
+            (str | datetime.date, "2026-07-28", D),
+            (datetime.date | str, "tomorrow", "tomorrow"),
+            (datetime.date | datetime.datetime, "2026-07-28", D),
+            (datetime.datetime | datetime.date, "2026-07-28T09:30:00Z", WHEN),
+            (pathlib.Path | str, "x", "x"),
+            (bytes | str, "abcd", "abcd"),
+            (pathlib.Path | None, "x", pathlib.Path("x")),
+            (decimal.Decimal | int, 5, 5),
+            (decimal.Decimal | str, "5", "5"),
+            (float | int, 5, 5),
+            (bool | int, True, True),
+            (int | None, 5.0, 5),
+            (int | str, 5.0, 5),
+            (float | None, 5, 5.0),
+            (dict[str, Any] | P, {"x": 1}, P(1)),
+            (dict[str, Any] | P, {"x": "no"}, {"x": "no"}),
+            (P | Point, {"x": 1, "y": 2}, Point(1, 2.0)),
+            (P | Point, {"x": 1, "tags": []}, P(1)),
+            (list[datetime.date] | list[str], ["tomorrow"], ["tomorrow"]),
+            (list[datetime.date] | list[str], ["2026-07-28"], [D]),
+            (Any | datetime.date, "2026-07-28", D),
+            (Color | str, "r", Color.RED),
+            (Color | str, "x", "x"),
+            (Word | bool, True, True),
+            (Square | dict[str, int], {"side": -1}, {"side": -1}),
+            (set[int] | int, [1, 1], {1}),
+            (list[P | datetime.date | None], [None, {"x": 1}, str(D)], [None, P(1), D]),
+        ]:
+            with self.subTest(hint=hint, form=form):
+                self.assertEqual(exact(convert(hint, form)), exact(value))
+
+    def test_what_does_not_convert_says_what_would(self):
+        for hint, form, text in [
+            (
+                datetime.date,
+                "tomorrow",
+                "expected an ISO 8601 date such as 2026-07-28, got 'tomorrow'",
+            ),
+            (datetime.date, "20260728", "expected an ISO 8601 date"),
+            (datetime.date, "2026-02-30", "expected an ISO 8601 date"),
+            (datetime.date, "٢٠٢٦-07-28", "expected an ISO 8601 date"),
+            (datetime.datetime, "2026-07-28", "expected an ISO 8601 date and time"),
+            (datetime.time, "9:30", "expected an ISO 8601 time"),
+            (uuid.UUID, "1", "expected a UUID such as"),
+            (bytes, "abc", "expected base64 text"),
+            (bytes, "a b=", "expected base64 text"),
+            (decimal.Decimal, "NaN", "expected a decimal number such as 12.50"),
+            (decimal.Decimal, "1e99999999999999999999", "expected a decimal number"),
+            (set, [[1]], "expected items for a set: unhashable type: 'list'"),
+            (float, 10**400, "expected a number in the range of a double"),
+            (Color, "x", 'expected one of ["r", true, 2]'),
+            (Literal[1, 2], 3, "expected one of [1, 2]"),
+            (datetime.date | None, "x", "expected an ISO 8601 date"),
+            (list[datetime.date], ["2026-07-28", "x"], "[1]: expected an ISO"),
+            (dict[str, list[datetime.date]], {"a": ["x"]}, "a[0]: expected an ISO"),
+            (tuple[int, datetime.date], [1, "x"], "[1]: expected an ISO"),
+            (Node, {"value": str(D), "next": {"value": "x"}}, "next.value: expected"),
+            (Square, {"side": -1}, "side must not be negative"),
+            (list[Square], [{"side": -1}], "[0]: side must not be negative"),
+            (list[Square], [{"side": 100}], "[0]: Square: too large"),
+            (bytes, "x" * 1001, "expected base64 text, got 'xxxx"),
+        ]:
+            with self.subTest(hint=hint, form=form):
+                with self.assertRaises(ValueError) as caught:
+                    convert(hint, form)
+                self.assertTrue(
+                    str(caught.exception).startswith(text), caught.exception
+                )
+                self.assertLess(len(str(caught.exception)), 200)
+
+    def test_iterators_convert_and_are_written(self):
+        self.assertEqual(mcp_ref.schema_of(abc.Iterator[int]), array(INTEGER))
+        self.assertEqual(next(convert(abc.Iterator[str], ["a"])), "a")
+
+    def test_mutual_recursion_has_one_definition_for_each_cycle(self):
+        schema = mcp_ref.schema_of(Ping)
+        self.assertEqual(set(schema["$defs"]), {"Ping", "Node"})
+        value = Ping(Pong(Ping(), Node(D)))
+        self.assertEqual(convert(Ping, mcp_ref.to_json(value)), value)
+
+    def test_a_repeated_type_that_is_not_recursive_is_written_in_place(self):
+        schema = mcp_ref.schema_of(tuple[P, P])
+        self.assertEqual(schema["prefixItems"], [P_SCHEMA, P_SCHEMA])
+
+    def test_two_recursive_types_of_one_name_stay_apart(self):
+        other = types.new_class("Other")
+        other.__annotations__ = {"next": Optional["Node"], "node": Node}
+        other.__name__ = other.__qualname__ = "Node"
+        other = dataclass(other)
+        defs = mcp_ref.schema_of(tuple[Node, other])["$defs"]
+        self.assertEqual(set(defs), {"Node", "Node_"})
+
+    def test_hints_without_a_meaning_are_refused(self):
+        for hint, text in [
+            (Foo, "no JSON Schema for Foo; use a dataclass, TypedDict or Annotated"),
+            (complex, "no JSON Schema for complex"),
+            (abc.Callable[[int], str], "no JSON Schema for collections.abc.Callable"),
+            (list[Foo], "no JSON Schema for Foo"),
+            (set[P], "no set of P: mutable; use a list"),
+            (frozenset[list[int]], "no set of list[int]: mutable; use a list"),
+            (Perm, "no JSON Schema for Perm"),
+            (dict[Perm, int], "no JSON Schema for Perm"),
+            (datetime.timedelta, "no JSON Schema for timedelta"),
+            (dict[tuple[int, int], str], "no JSON object has keys of type tuple[int"),
+            (dict[float, str], "no JSON object has keys of type float"),
+            (list["Unknown"], "no JSON Schema for Unknown"),
+            ({"type": "string"}, "no JSON Schema for {'type': 'string'}"),
+            ([int], "no JSON Schema for [<class 'int'>]"),
+            (typing.Annotated, "no JSON Schema for Annotated"),
+            (typing.Union, "no JSON Schema for "),
+            (typing.Never, "no JSON Schema for Never"),
+            (Annotated[int, {"minimum": math.nan}], "{'minimum': nan} can't stand"),
+            (Annotated[int, {"x": Foo}], "{'x': <class "),
+        ]:
+            with self.subTest(hint=hint):
+                with self.assertRaises(mcp_ref.HintError) as caught:
+                    mcp_ref.schema_of(hint)
+                self.assertTrue(
+                    str(caught.exception).startswith(text), caught.exception
+                )
+
+
+class PythonValuesBecomeJson(unittest.TestCase):
+    def test_scalars_come_back_untouched(self):
+        for value in ["x" * 99, 10**20, 1.5, True, None, math.inf]:
+            self.assertIs(mcp_ref.to_json(value), value)
+
+    def test_values_of_many_types(self):
+        class Text(str):
+            pass
+
+        for value, form in [
+            ((1, "a"), [1, "a"]),
+            ({3, 1, 2}, [1, 2, 3]),
+            ({"b", "a", 1}, [1, "a", "b"]),
+            ({Word.B, Word.A}, ["a", "b"]),
+            (collections.deque([1]), [1]),
+            ((i for i in range(2)), [0, 1]),
+            (map(str, [1]), ["1"]),
+            (range(2), [0, 1]),
+            ({"a": 1}.keys(), ["a"]),
+            ({"a": D}.values(), ["2026-07-28"]),
+            (collections.OrderedDict(a=D), {"a": "2026-07-28"}),
+            (collections.Counter("aa"), {"a": 2}),
+            (types.MappingProxyType({"a": 1}), {"a": 1}),
+            (Color.TWO, 2),
+            (Size.L, 2),
+            ([Word.A, Text("x")], ["a", "x"]),
+            (bytearray(b"\xff"), "/w=="),
+            (memoryview(b"\xff"), "/w=="),
+            (decimal.Decimal("1.10"), "1.10"),
+            (pathlib.PurePosixPath("a"), "a"),
+            (
+                {5: 1, Size.L: 2, Word.A: 3, D: 4, UUID1: 5, Text("t"): 6},
+                {"5": 1, "2": 2, "a": 3, "2026-07-28": 4, str(UUID1): 5, "t": 6},
+            ),
+            (
+                [{"p": P(1)}, Point(1)],
+                [{"p": {"x": 1, "tags": []}}, {"x": 1, "y": 0.0}],
+            ),
+        ]:
+            with self.subTest(value=value):
+                self.assertEqual(mcp_ref.to_json(value), form)
+                json.dumps(mcp_ref.to_json(form))
+
+    def test_what_has_no_form_is_named_with_its_path(self):
+        for value, text in [
+            (Foo(), "a value of type Foo has no JSON form"),
+            (Foo, "a value of type type has no JSON form"),
+            (P, "a value of type type has no JSON form"),
+            ({"a": [1, {"b": Foo()}]}, "a[1].b: a value of type Foo has"),
+            ([P(1), P(Foo())], "[1].x: a value of type Foo"),
+            ([{(1, 2): "x"}], "[0]: a key of type tuple has no JSON form"),
+            ({None: 1}, "a key of type NoneType"),
+            ({True: 1}, "a key of type bool"),
+            ({1.5: 1}, "a key of type float"),
+            ({1: "a", "1": "b"}, "two keys have the JSON form '1'"),
+            ([1j], "[0]: a value of type complex"),
+        ]:
+            with self.subTest(value=value):
+                with self.assertRaises(TypeError) as caught:
+                    mcp_ref.to_json(value)
+                self.assertTrue(
+                    str(caught.exception).startswith(text), caught.exception
+                )
+
+    def test_cycles_and_deep_nesting_end_in_type_error(self):
+        cycle = []
+        cycle.append(cycle)
+        deep = []
+        for _ in range(100_000):
+            deep = [deep]
+        for value in [cycle, deep, {"a": cycle}]:
+            with self.assertRaisesRegex(TypeError, "contains itself or is nested"):
+                mcp_ref.to_json(value)
+        while deep:  # freed step by step
+            deep = deep[0]
+
+
+class Signatures(unittest.TestCase):
+    def test_a_full_signature(self):
+        def f(
+            p: P,
+            ctx: Context,
+            t: T,
+            q: Annotated[int, "how many"] = 3,
+            seen: list[int] = [],  # noqa: B006
+            day: datetime.date = D,
+            other=None,
+        ) -> P:
+            """Do it.
+
+            Args:
+                p: the point
+                q: not this text
+                day: which day
+            """
+
+        found = mcp_ref.parameters_of(f, Context)
+        self.assertEqual(found.context, "ctx")
+        self.assertEqual(
+            found.schema,
+            closed(
+                ["p", "t"],
+                p={**P_SCHEMA, "description": "the point"},
+                t=closed(["a"], a=INTEGER, b=STRING),
+                q={**INTEGER, "description": "how many", "default": 3},
+                seen={**array(INTEGER), "default": []},
+                day={**DATE, "description": "which day", "default": "2026-07-28"},
+                other={"default": None},
+            ),
+        )
+        first = found.convert({"p": {"x": 1}, "t": {"a": 1.0}})
+        self.assertEqual(first, {"p": P(1), "t": {"a": 1}, "seen": []})
+        first["seen"].append(1)
+        self.assertEqual(found.convert({"p": {"x": 1}, "t": {"a": 1}})["seen"], [])
+        with self.assertRaisesRegex(ValueError, r"^day: expected an ISO 8601 date"):
+            found.convert({"day": "x"})
+
+    def test_identity_returns_the_arguments_themselves(self):
+        def f(a: str, b: list[str] | None = None, c: dict[str, Any] | None = None): ...
+
+        arguments = {"a": "x"}
+        self.assertIs(mcp_ref.parameters_of(f, Context).convert(arguments), arguments)
+
+    def test_the_callers_arguments_are_not_changed(self):
+        def f(day: datetime.date): ...
+
+        arguments = {"day": "2026-07-28"}
+        self.assertEqual(
+            mcp_ref.parameters_of(f, Context).convert(arguments), {"day": D}
+        )
+        self.assertEqual(arguments, {"day": "2026-07-28"})
+
+    def test_optional_parameters_publish_their_default(self):
+        def f(
+            a: int | None = None,
+            b: Optional[Literal["x", "y"]] = None,
+            c: int | str = 1,
+            d: list[int] | None = None,
+            e: Optional[str] = "z",
+        ) -> str: ...
+
+        properties = mcp_ref.parameters_of(f, Context).schema["properties"]
+        self.assertNotIn("required", mcp_ref.parameters_of(f, Context).schema)
+        self.assertEqual(
+            {name: schema["default"] for name, schema in properties.items()},
+            {"a": None, "b": None, "c": 1, "d": None, "e": "z"},
+        )
+
+    def test_defaults_that_are_no_json_or_not_of_the_type_stay_unpublished(self):
+        def f(
+            a: Any = object(), b: int = None, c: float = math.inf, d: Any = field()
+        ): ...
+
+        for schema in mcp_ref.parameters_of(f, Context).schema["properties"].values():
+            self.assertNotIn("default", schema)
+
+    def test_context_in_every_spelling(self):
+        def a(ctx: Context): ...
+        def b(x: int, c: "Context"): ...
+        def c(*, c: Optional[Context] = None): ...
+        def d(_c: "Context | None", x: str = ""): ...
+        def e(ctx): ...
+        def f(c: Annotated[Context, "x"]): ...
+
+        for function, name in [(a, "ctx"), (b, "c"), (c, "c"), (d, "_c"), (f, "c")]:
+            with self.subTest(function=function):
+                found = mcp_ref.parameters_of(function, Context)
+                self.assertEqual(found.context, name)
+                self.assertNotIn(name, found.schema["properties"])
+        self.assertIsNone(mcp_ref.parameters_of(e, Context).context)
+        self.assertEqual(
+            mcp_ref.parameters_of(e, Context).schema, closed(["ctx"], ctx={})
+        )
+
+    def test_further_arguments(self):
+        def f(a: int, **rest: datetime.date): ...
+        def g(**rest): ...
+
+        found = mcp_ref.parameters_of(f, Context)
+        self.assertEqual(found.schema["additionalProperties"], DATE)
+        self.assertEqual(found.convert({"a": 1, "b": "2026-07-28"}), {"a": 1, "b": D})
+        with self.assertRaisesRegex(ValueError, "^b: expected"):
+            found.convert({"a": 1, "b": "x"})
+        self.assertIs(
+            mcp_ref.parameters_of(g, Context).schema["additionalProperties"], True
+        )
+
+    def test_signatures_that_are_refused(self):
+        def b(*args: str): ...
+        def d(x: Foo = None): ...
+        def e(x: dict[str, list[Foo]]): ...
+        def f(a: Context, b: Context): ...
+        def g(x: "Unknown"): ...
+        def h(x: "list["): ...
+
+        def i(x: Bad): ...
+
+        advice = "; use a dataclass, TypedDict or Annotated[Any, {...}]"
+        for function, text in [
+            (b, "b(*args): arguments have names; use one list parameter"),
+            (d, "d(x: Foo): no JSON Schema for Foo" + advice),
+            (
+                e,
+                f"e(x: dict[str, list[{__name__}.Foo]]): no JSON Schema for Foo"
+                + advice,
+            ),
+            (f, "f: ['a', 'b'] are all the context; keep one"),
+            (g, "g(x): can't resolve the hint: name 'Unknown' is not defined"),
+            (h, "h: can't resolve its hints: "),
+            (i, "i(x: Bad): Bad.foo: no JSON Schema for Foo" + advice),
+        ]:
+            with self.subTest(function=function):
+                with self.assertRaises(mcp_ref.HintError) as caught:
+                    mcp_ref.parameters_of(function, Context)
+                self.assertTrue(
+                    str(caught.exception).startswith(text), caught.exception
+                )
+
+    def test_all_kinds_of_callables(self):
+        class Tool:
+            def method(self, day: datetime.date) -> int: ...
+
+            @classmethod
+            def kind(cls, day: datetime.date) -> int: ...
+
+            @staticmethod
+            def free(day: datetime.date) -> int: ...
+
+            def __call__(self, day: datetime.date) -> int: ...
+
+        class Made:
+            def __init__(self, day: datetime.date) -> None: ...
+
+        def plain(day: datetime.date) -> int: ...
+
+        async def later(day: datetime.date) -> int: ...
+
+        @functools.wraps(plain)
+        def wrapped(*args, **kwargs): ...
+
+        def more(extra: str, day: datetime.date) -> int: ...
+
+        for function in [
+            Tool().method,
+            Tool.kind,
+            Tool.free,
+            Tool(),
+            plain,
+            later,
+            wrapped,
+            functools.lru_cache(plain),
+            functools.partial(more, "x"),
+            functools.partial(wrapped),
+        ]:
+            with self.subTest(function=function):
+                found = mcp_ref.parameters_of(function, Context)
+                self.assertEqual(found.schema, closed(["day"], day=DATE))
+                self.assertEqual(mcp_ref.returns_of(function), INTEGER)
+        self.assertEqual(
+            mcp_ref.parameters_of(Made, Context).schema, closed(["day"], day=DATE)
+        )
+        bound = mcp_ref.parameters_of(
+            functools.partial(more, extra="x"), Context
+        ).schema
+        self.assertEqual(bound["properties"]["extra"], {**STRING, "default": "x"})
+
+    def test_recursive_parameters_share_their_definitions(self):
+        def f(a: Node, b: list[Node]): ...
+
+        found = mcp_ref.parameters_of(f, Context)
+        reference = {"$ref": "#/$defs/Node"}
+        self.assertEqual(found.schema["properties"]["a"], reference)
+        self.assertEqual(found.schema["properties"]["b"], array(reference))
+        self.assertEqual(found.schema["$defs"], {"Node": NODE})
+        self.assertEqual(found.convert({"a": {"value": str(D)}}), {"a": Node(D)})
+
+    def test_names_that_collide_elsewhere_are_plain_here(self):
+        def f(name: str, arguments: dict, method: str, self: int = 0): ...
+
+        schema = mcp_ref.parameters_of(f, Context).schema
+        self.assertEqual(
+            list(schema["properties"]), ["name", "arguments", "method", "self"]
+        )
+
+    def test_no_parameters(self):
+        def f(): ...
+
+        self.assertEqual(mcp_ref.parameters_of(f, Context).schema, closed([]))
+
+    def test_arguments_nested_too_deeply_are_a_value_error(self):
+        def f(node: Node): ...
+
+        value = None
+        for _ in range(2000):
+            value = {"value": str(D), "next": value}
+        with self.assertRaisesRegex(ValueError, "nested too deeply"):
+            mcp_ref.parameters_of(f, Context).convert({"node": value})
+
+    def test_header_annotations_stay_reachable(self):
+        def f(region: Annotated[str, {"x-mcp-header": "Region"}], p: P): ...
+
+        schema = mcp_ref.parameters_of(f, Context).schema
+        self.assertEqual(schema["properties"]["region"]["x-mcp-header"], "Region")
+
+    def test_future_annotations(self):
+        source = f"""
+            from __future__ import annotations
+            import datetime, typing
+            from dataclasses import dataclass
+            from {__name__} import Context, P
+
+            class Part(typing.TypedDict, total=False):
+                a: typing.Required[int]
+                b: str
+
+            class Rest(typing.TypedDict):
+                a: typing.Annotated[typing.NotRequired[int], "x"]
+                b: str
+
+            @dataclass
+            class Outer:
+                @dataclass
+                class Inner:
+                    x: int
+                inner: Inner
+                date: datetime.date | None = None
+
+            def f(a: int, b: list[P], ctx: Context, c: "int | None" = None,
+                  d: Part | None = None) -> dict[str, int]: ...
+
+            def local():
+                @dataclass
+                class Local:
+                    x: int
+                    next: Local | None = None
+
+                def g(b: list[Local]): ...
+
+                return g, Local
+        """
+        sys.modules["future_case"] = module = types.ModuleType("future_case")
+        self.addCleanup(sys.modules.pop, "future_case")
+        space = module.__dict__
+        exec(textwrap.dedent(source), space)
+        found = mcp_ref.parameters_of(space["f"], Context)
+        properties = found.schema["properties"]
+        self.assertEqual(found.context, "ctx")
+        self.assertEqual(properties["a"], INTEGER)
+        self.assertEqual(properties["b"], array(P_SCHEMA))
+        self.assertEqual(mcp_ref.returns_of(space["f"]), mapping(INTEGER))
+        self.assertEqual(mcp_ref.schema_of(space["Part"])["required"], ["a"])
+        self.assertEqual(mcp_ref.schema_of(space["Rest"])["required"], ["b"])
+        self.assertEqual(mcp_ref.schema_of(space["Outer"])["required"], ["inner"])
+        g, local = space["local"]()
+        self.assertEqual(set(mcp_ref.schema_of(local)["$defs"]), {"Local"})
+        with self.assertRaisesRegex(
+            mcp_ref.HintError,
+            r"^g\(b\): can't resolve the hint: name 'Local' is not defined; def",
+        ):
+            mcp_ref.parameters_of(g, Context)
+
+    @unittest.skipIf(sys.version_info < (3, 12), "type statements came with 3.12")
+    def test_type_statements(self):
+        source = """
+            import datetime
+            from dataclasses import dataclass
+            type Day = datetime.date
+            type Json = dict[str, Json] | list[Json] | str | int | float | bool | None
+            type Pair[A] = tuple[A, A]
+            @dataclass
+            class Box[A]:
+                day: A
+                rest: "list[Box[A]]"
+            def f[A: str](a: Day, b: Pair[Day], c: A, j: Json = None): ...
+        """
+        sys.modules["type_case"] = module = types.ModuleType("type_case")
+        self.addCleanup(sys.modules.pop, "type_case")
+        exec(textwrap.dedent(source), module.__dict__)
+        found = mcp_ref.parameters_of(module.f, Context)
+        self.assertEqual(found.schema["properties"]["a"], DATE)
+        self.assertEqual(found.schema["properties"]["c"], STRING)
+        self.assertEqual(found.schema["properties"]["b"]["prefixItems"], [DATE, DATE])
+        self.assertEqual(
+            found.schema["properties"]["j"], {"$ref": "#/$defs/Json", "default": None}
+        )
+        value = {"a": [1, {"b": None}], "c": 1.5}
+        self.assertEqual(found.convert({"a": str(D), "j": value}), {"a": D, "j": value})
+        box = module.Box[datetime.date]
+        self.assertEqual(mcp_ref.schema_of(box)["properties"]["day"], DATE)
+        form = {"day": str(D), "rest": [{"day": str(D), "rest": []}]}
+        self.assertEqual(convert(box, form), module.Box(D, [module.Box(D, [])]))
+
+    @unittest.skipIf(sys.version_info < (3, 13), "ReadOnly came with 3.13")
+    def test_read_only_members(self):
+        class R(TypedDict):
+            a: typing.ReadOnly[int]
+            b: typing.NotRequired[typing.ReadOnly[str]]
+
+        self.assertEqual(mcp_ref.schema_of(R), closed(["a"], a=INTEGER, b=STRING))
+
+    def test_returns(self):
+        def none() -> None: ...
+        def never() -> typing.NoReturn: ...
+        def nothing(): ...
+        def anything() -> Any: ...
+        def one() -> Foo: ...
+        def many() -> list[Foo | str]: ...
+        def maybe() -> Optional[Foo]: ...
+        def count() -> Annotated[int, {"minimum": 0}]: ...
+        def table() -> dict[str, str]: ...
+        def stream() -> abc.Iterator[P]: ...
+        def node() -> Node: ...
+
+        for function in [none, never, nothing, anything, one, many, maybe]:
+            with self.subTest(function=function):
+                self.assertIsNone(mcp_ref.returns_of(function, (Foo,)))
+        exclude = (str, type(None), Foo)
+        for hint, schema in [
+            (str, None),
+            (str | None, None),
+            (Foo | None, None),
+            (Foo | P, None),
+            (list[Foo], None),
+            (int | None, either(INTEGER, NULL)),
+            (list[str], TAGS),
+            (Word, {"type": "string", "enum": ["a", "b"]}),
+        ]:
+            none.__annotations__["return"] = hint
+            with self.subTest(hint=hint):
+                self.assertEqual(mcp_ref.returns_of(none, exclude), schema)
+        self.assertEqual(mcp_ref.returns_of(count), {**INTEGER, "minimum": 0})
+        self.assertEqual(mcp_ref.returns_of(table, (str,)), mapping(STRING))
+        self.assertEqual(mcp_ref.returns_of(stream), array(P_SCHEMA))
+        self.assertEqual(mcp_ref.returns_of(node)["type"], "object")
+        with self.assertRaises(mcp_ref.HintError) as caught:
+            mcp_ref.returns_of(one)
+        text = "one() -> Foo: no JSON Schema for Foo; use a dataclass, TypedDict or "
+        self.assertIn(text, str(caught.exception))
+
+
+class Docstrings(unittest.TestCase):
+    def test_three_forms(self):
+        google = """Find things.
+
+        In two
+        paragraphs.
+
+        Args:
+            query (str, optional): what to find: words
+                or more words
+
+            limit: how many
+            *rest: others
+            empty:
+
+        Returns:
+            limit: not a parameter
+        """
+        numpy = """Find things.
+
+        In two
+        paragraphs.
+
+        Parameters
+        ----------
+        query : str, optional
+            what to find: words
+            or more words
+
+        limit
+            how many
+        *rest
+            others
+
+        Returns
+        -------
+        limit : int
+            not a parameter
+        """
+        sphinx = """Find things.
+
+        In two
+        paragraphs.
+
+        :param str query: what to find: words
+            or more words
+        :type limit: int
+        :param limit: how many
+        :param rest: others
+        :returns: not a parameter
+        """
+        for text in [google, numpy, sphinx]:
+            with self.subTest(text=text):
+                prose, found = mcp_ref.parse_docstring(text)
+                self.assertEqual(prose, "Find things.\n\nIn two\nparagraphs.")
+                self.assertEqual(
+                    found,
+                    {
+                        "query": "what to find: words or more words",
+                        "limit": "how many",
+                        "rest": "others",
+                    },
+                )
+
+    def test_shared_numpy_description(self):
+        text = "A.\n\nParameters\n----------\nx, y : int\n    both"
+        self.assertEqual(
+            mcp_ref.parse_docstring(text), ("A.", {"x": "both", "y": "both"})
+        )
+
+    def test_text_without_parameters(self):
+        self.assertEqual(mcp_ref.parse_docstring(None), ("", {}))
+        self.assertEqual(
+            mcp_ref.parse_docstring("One.\n\n    Two.\nx"), ("One.\n\n    Two.\nx", {})
+        )
+        text = "Say so.\n\nReturns:\n    a number: the count"
+        self.assertEqual(mcp_ref.parse_docstring(text), (text, {}))
+
+    def test_only_parameters(self):
+        self.assertEqual(
+            mcp_ref.parse_docstring("\nArgs:\n    x: one"), ("", {"x": "one"})
+        )
+
+
+# --- form: what holds for the files themselves --------------------------------------------
+
+
+class Form(unittest.TestCase):
+    """Imports, layers, names, lengths, clause ids, and the corpora beside us."""
+
+    SOURCE = pathlib.Path(mcp_ref.__file__)
+    EXAMPLES = sorted((HERE / "examples").glob("*.py"))
+    NOTES = HERE / "SPEC_NOTES.md"
+    README = HERE / "README.md"
+    MESSAGES = SHARED / "spec" / "schema" / "examples"
+    FAMILIES = (
+        "auth-discovery auth-registration auth-security auth base caching cancellation "
+        "completion discover elicitation http logging mrtr pagination patterns progress "
+        "prompts resources roots sampling stdio subscriptions tools transports versioning"
+    )
+    CLAUSE = re.compile(
+        rf"(?<![\w-])((?:{'|'.join(FAMILIES.split())})-)(\d\d)\b(?: to \1(\d\d)\b)?"
+    )
+    DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    # The banners of sections whose code is pure: no sockets, processes, threads, clock.
+    # In "4  Transports", the part before the second banner: the rules of headers.
+    PURE = re.compile(r"# (?:([12367])  |Appendix ([AB])\b|--- (header mirroring) )")
+    BANNER = re.compile(r"# (?:\d  |Appendix [A-Z]\b)")
+    # A lock is allowed: it starts no thread, and "from any thread" takes one.
+    BANNED = re.compile(
+        r"(?:socket|ssl|select|selectors|signal|subprocess|multiprocessing|_thread)\.\w+|"
+        r"threading\.(?!R?Lock\b)\w+|open\(|input\(|print\(|"
+        r"time\.\w+|(?:\w+\.)*datetime\.(?:now|utcnow|today)|(?:\w+\.)*date\.today|"
+        r"asyncio\.(?:create_subprocess_\w+|start_server|start_unix_server|"
+        r"open_connection|open_unix_connection|to_thread|run|sleep)|"
+        r"os\.(?:read|write|pipe|dup2?|fork|system|popen|exec\w+|spawn\w+)|"
+        r"sys\.(?:stdin|stdout|stderr|exit)|random\.\w+"
+    )
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.text = cls.SOURCE.read_text(encoding="utf-8")
+        cls.lines = cls.text.splitlines()
+        cls.tree = ast.parse(cls.text)
+
+    def clauses_in(self, text: str) -> set[str]:
+        """Return the clause ids that a text cites; "a-01 to a-03" are three."""
+        return {
+            f"{family}{number:02}"
+            for family, first, last in self.CLAUSE.findall(text)
+            for number in range(int(first), int(last or first) + 1)
+        }
+
+    def clauses_on_tests(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for case in list(globals().values()):
+            if isinstance(case, type) and issubclass(case, unittest.TestCase):
+                for name in dir(case):
+                    for clause in getattr(getattr(case, name), "clauses", ()):
+                        found[clause] = f"{case.__name__}.{name}"
+        return found
+
+    # --- imports and layers -----------------------------------------------------------
+
+    def test_everything_imported_is_in_the_standard_library(self) -> None:
+        for path in (self.SOURCE, *self.EXAMPLES):
+            known = set(sys.stdlib_module_names)
+            if path != self.SOURCE:
+                known |= {"mcp_ref", *(one.stem for one in self.EXAMPLES)}
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                names: list[str] = []
+                if isinstance(node, ast.Import):
+                    names = [alias.name for alias in node.names]
+                elif isinstance(node, ast.ImportFrom):
+                    self.assertEqual(node.level, 0, f"{path.name}:{node.lineno}")
+                    names = [node.module or ""]
+                elif isinstance(node, ast.Call):
+                    called = ast.unparse(node.func)
+                    if called in ("importlib.import_module", "__import__"):
+                        first = node.args[0]
+                        if isinstance(first, ast.Constant):
+                            names = [str(first.value)]
+                for name in names:
+                    with self.subTest(path.name, name=name):
+                        self.assertIn(name.partition(".")[0], known)
+
+    def test_importing_is_quiet_and_takes_no_http_server(self) -> None:
+        """DEP-02: no other package, no warning, nothing heavy."""
+        check = (
+            f"import sys; sys.path.insert(0, {str(self.SOURCE.parent)!r});"
+            "import mcp_ref;"
+            "late = {'http.server', 'argparse', 'email.parser', 'unittest'};"
+            "print(sorted(late & sys.modules.keys()))"
+        )
+        flags = ["-I", "-S", "-W", "error", "-X", "dev"]
+        for more in ([], ["-OO"]):
+            with self.subTest(more):
+                done = subprocess.run(
+                    [sys.executable, *flags, *more, "-c", check],
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                )
+                self.assertEqual((done.stdout, done.stderr), ("[]\n", ""))
+
+    def test_nothing_relies_on_assert(self) -> None:
+        """DEP-03: python -O takes asserts away."""
+        found = [
+            node.lineno for node in ast.walk(self.tree) if type(node) is ast.Assert
+        ]
+        self.assertEqual(found, [])
+
+    def pure_lines(self) -> set[int]:
+        """Return the numbers of the lines that belong to a pure section."""
+        pure, found = False, set()
+        for number, line in enumerate(self.lines, 1):
+            if match := self.PURE.match(line):
+                pure = True
+                header_rules = bool(match[3])
+            elif self.BANNER.match(line):
+                pure = False
+            elif pure and header_rules and line.startswith("# --- "):
+                pure = False
+            if pure:
+                found.add(number)
+        return found
+
+    def test_pure_sections_name_no_sockets_processes_threads_or_clock(self) -> None:
+        """Default parameters may: there the real clock is handed in."""
+        pure = self.pure_lines()
+        self.assertGreater(len(pure), 2000, "the banners are not found any more")
+        defaults = {
+            id(inner)
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.arguments)
+            for default in (*node.defaults, *node.kw_defaults)
+            if default is not None
+            for inner in ast.walk(default)
+        }
+        for node in ast.walk(self.tree):
+            if getattr(node, "lineno", 0) not in pure or id(node) in defaults:
+                continue
+            dotted = ""
+            if isinstance(node, ast.Attribute):
+                dotted = ast.unparse(node)
+            elif isinstance(node, ast.Call):
+                dotted = ast.unparse(node.func) + "("
+            if self.BANNED.fullmatch(dotted):
+                with self.subTest(line=node.lineno):
+                    self.fail(dotted)
+
+    # --- names and lengths --------------------------------------------------------------
+
+    def test_public_names_are_listed_in_the_order_of_sections_and_documented(
+        self,
+    ) -> None:
+        listed = getattr(mcp_ref, "__all__", None)
+        self.assertIsNotNone(listed, "__all__ is missing")
+        self.assertEqual(len(listed), len(set(listed)))
+        banners = [n for n, line in enumerate(self.lines, 1) if self.BANNER.match(line)]
+        defined: dict[str, int] = {}
+        for node in self.tree.body:
+            if isinstance(node, self.DEFINITIONS):
+                names = [node.name]
+            elif isinstance(node, ast.Assign):
+                names = [ast.unparse(target) for target in node.targets]
+            elif isinstance(node, ast.AnnAssign):
+                names = [ast.unparse(node.target)]
+            else:
+                continue
+            for name in names:
+                defined.setdefault(name, sum(n < node.lineno for n in banners))
+        for name in listed:
+            with self.subTest(name):
+                self.assertFalse(name.startswith("_"))
+                self.assertIn(name, defined)
+                value = getattr(mcp_ref, name)
+                if (
+                    isinstance(value, type)
+                    or callable(value)
+                    and hasattr(value, "__name__")
+                ):
+                    self.assertTrue(value.__doc__)
+        sections = [defined.get(name, 0) for name in listed]
+        self.assertEqual(sections, sorted(sections))
+
+    def test_public_functions_classes_and_methods_have_docstrings(self) -> None:
+        for node in self.tree.body:
+            if not isinstance(node, self.DEFINITIONS) or node.name.startswith("_"):
+                continue
+            for one in [node, *(node.body if isinstance(node, ast.ClassDef) else [])]:
+                if isinstance(one, self.DEFINITIONS) and not one.name.startswith("_"):
+                    with self.subTest(f"{node.name}.{one.name}", line=one.lineno):
+                        self.assertTrue(ast.get_docstring(one))
+
+    def test_no_function_is_longer_than_60_lines(self) -> None:
+        for path in (self.SOURCE, *self.EXAMPLES):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    length = (node.end_lineno or 0) - node.lineno + 1
+                    with self.subTest(path.name, function=node.name):
+                        self.assertLessEqual(length, 60)
+
+    def test_names_are_defined_once(self) -> None:
+        """A file put together from sections must not lose one to another."""
+        for path in (self.SOURCE, pathlib.Path(__file__)):
+            seen: dict[str, int] = {}
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                names: list[str] = []
+                if isinstance(node, self.DEFINITIONS):
+                    names = [node.name]
+                elif isinstance(node, ast.Assign):
+                    names = [
+                        one.id
+                        for target in node.targets
+                        for one in ast.walk(target)
+                        if isinstance(one, ast.Name)
+                    ]
+                for name in names:
+                    with self.subTest(path.name, name=name, line=node.lineno):
+                        self.assertNotIn(name, seen)
+                    seen[name] = node.lineno
+
+    def test_lines_are_at_most_88_columns(self) -> None:
+        long = [n for n, line in enumerate(self.lines, 1) if len(line) > 88]
+        self.assertEqual(long, [])
+
+    # --- clauses ------------------------------------------------------------------------
+
+    def cited(self) -> set[str]:
+        found: set[str] = set()
+        with open(self.SOURCE, "rb") as file:
+            for token in tokenize.tokenize(file.readline):
+                if token.type in (tokenize.COMMENT, tokenize.STRING):
+                    found |= self.clauses_in(token.string)
+        return found
+
+    def test_every_clause_on_a_test_or_in_the_module_is_in_the_notes(self) -> None:
+        if not self.NOTES.exists():
+            self.skipTest("SPEC_NOTES.md is not here")
+        noted = self.clauses_in(self.NOTES.read_text(encoding="utf-8"))
+        for clause, test in sorted(self.clauses_on_tests().items()):
+            with self.subTest(clause, test=test):
+                self.assertIn(clause, noted)
+        for clause in sorted(self.cited()):
+            with self.subTest(clause):
+                self.assertIn(clause, noted)
+
+    def test_every_clause_exists_in_the_specification(self) -> None:
+        path = SHARED / "spec" / "requirements.tsv"
+        if not path.exists():
+            self.skipTest("../shared/spec/requirements.tsv is not here")
+        rows = path.read_text(encoding="utf-8").splitlines()[1:]
+        known = {row.partition("\t")[0] for row in rows}
+        families = {clause.rpartition("-")[0] for clause in known}
+        self.assertEqual(families, set(self.FAMILIES.split()))
+        for clause, test in sorted(self.clauses_on_tests().items()):
+            with self.subTest(clause, test=test):
+                self.assertIn(clause, known)
+        for clause in sorted(self.cited()):
+            with self.subTest(clause):
+                self.assertIn(clause, known)
+
+    # --- documents and corpora ----------------------------------------------------------
+
+    def test_the_python_blocks_of_the_readme_run(self) -> None:
+        """Each as a module of its own that finds mcp_ref.py; `__main__` does not run."""
+        if not self.README.exists():
+            self.skipTest("README.md is not here")
+        text = self.README.read_text(encoding="utf-8")
+        blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        self.assertTrue(blocks)
+        with tempfile.TemporaryDirectory() as folder:
+            for n, block in enumerate(blocks):
+                name = f"readme_{n}"
+                pathlib.Path(folder, f"{name}.py").write_text(block, encoding="utf-8")
+                with self.subTest(block[:60]):
+                    done = subprocess.run(
+                        [sys.executable, "-W", "error", "-c", f"import {name}"],
+                        cwd=self.SOURCE.parent,
+                        env={**os.environ, "PYTHONPATH": folder},
+                        stdin=subprocess.DEVNULL,
+                        capture_output=True,
+                        text=True,
+                        timeout=20,
+                        check=False,
+                    )
+                    self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_the_program_in_the_docstring_runs(self) -> None:
+        program = re.search(r"A server:\n\n(.*?)\n\nTry it", mcp_ref.__doc__, re.DOTALL)
+        self.assertIsNotNone(program)
+        space: dict[str, Any] = {"__name__": "copied"}
+        exec(textwrap.dedent(program[1]), space)
+        self.assertEqual(space["add"](1, 2), 3)
+
+    def test_the_examples_of_the_schema_are_messages_to_us(self) -> None:
+        """Each can be sent and received, and fits its type by our own engine."""
+        if not self.MESSAGES.is_dir():
+            self.skipTest("../shared/spec/schema/examples is not here")
+        document = json.loads(
+            (SHARED / "spec" / "schema" / "2026-07-28.json").read_text("utf-8")
+        )
+        checked = 0
+        for folder in sorted(self.MESSAGES.iterdir()):
+            schema = mcp_ref.Schema({**document, "$ref": f"#/$defs/{folder.name}"})
+            for path in sorted(folder.glob("*.json")):
+                with self.subTest(f"{folder.name}/{path.name}"):
+                    value = json.loads(path.read_text(encoding="utf-8"))
+                    self.assertEqual(schema.violations(value), [])
+                    self.assertEqual(self.carried(value), value)
+                    checked += 1
+        self.assertGreater(checked, 80)
+
+    def carried(self, value: JSON) -> JSON:
+        """Send a value, inside a message if it is none, and return what arrives."""
+        if isinstance(value, dict) and "jsonrpc" in value:
+            message = mcp_ref.decode(mcp_ref.encode(value))
+            if "method" in value:
+                found = mcp_ref.read_message(message)
+                self.assertEqual(found.method, value["method"])
+                self.assertEqual(found.params, value.get("params", {}))
+                self.assertEqual(getattr(found, "id", None), value.get("id"))
+            return message
+        data = mcp_ref.encode(mcp_ref.result_response(1, value))
+        return mcp_ref.decode(data)["result"]
 
 
 if __name__ == "__main__":
