@@ -48,6 +48,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import binascii
 import codecs
 import collections
 import collections.abc as abc
@@ -57,30 +58,23 @@ import contextvars
 import copy
 import dataclasses
 import datetime
-import decimal
-import difflib
 import enum
 import functools
 import hashlib
 import hmac
 import importlib
 import inspect
-import ipaddress
 import itertools
 import json
 import logging
 import math
 import operator
 import os
-import pathlib
-import posixpath
 import queue
-import random
 import re
 import reprlib
-import secrets
 import select
-import shutil
+import shlex
 import signal
 import sys
 import textwrap
@@ -90,7 +84,6 @@ import types
 import typing
 import unicodedata
 import urllib.parse
-import uuid
 from collections import deque
 from collections.abc import (
     Awaitable,
@@ -104,19 +97,89 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from decimal import Decimal
 from dataclasses import MISSING, dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote, urldefrag, urljoin
 
+if TYPE_CHECKING:
+    import pathlib
+
 __version__ = "0.1"
+__all__ = [
+    # 1 base protocol
+    "PROTOCOL_VERSION",
+    "SUPPORTED_VERSIONS",
+    "McpError",
+    "InvalidParams",
+    "ResourceNotFound",
+    "RemoteError",
+    "Request",
+    "Meta",
+    # 2 versioning
+    "Extension",
+    # 3 message patterns
+    "Exchange",
+    "Send",
+    "Context",
+    "Question",
+    "InputRequired",
+    # 4 transports
+    "Workers",
+    "serve_stdio",
+    "HttpLimits",
+    "serve_http",
+    "asgi_app",
+    "TransportError",
+    "StdioClient",
+    "HttpClient",
+    "Challenge",
+    # 5 authorization
+    "Principal",
+    "Authorization",
+    "static_tokens",
+    "rate_limit",
+    # 6 client features
+    "Answer",
+    "elicitation",
+    "elicitation_url",
+    "sampling",
+    "list_roots",
+    # 7 server features
+    "safe_path",
+    "ToolError",
+    "Content",
+    "Message",
+    "Result",
+    "Contents",
+    "annotations",
+    "text",
+    "image",
+    "audio",
+    "contents",
+    "embedded",
+    "resource_link",
+    "user",
+    "assistant",
+    "result",
+    "Server",
+    # 8 client
+    "Client",
+    "ClientGroup",
+    "SyncClient",
+    "Reply",
+    # A, B
+    "Schema",
+    "SchemaError",
+    "schema_of",
+    "to_json",
+]
 
 JSON = Any
 """A JSON value: None, bool, int, float, str, list, or dict with str keys."""
 Id = str | int
 """A request id or progress token. 1 and "1" differ."""
 
-# --- constants: the specification's ----------------------------------------------------
+# --- constants: the specification's ---------------------------------------------------
 
 PROTOCOL_VERSION = "2026-07-28"
 SUPPORTED_VERSIONS = (PROTOCOL_VERSION,)
@@ -142,17 +205,20 @@ LOG_LEVELS = (  # least severe first
 _LEVEL_INDEX = {level: index for index, level in enumerate(LOG_LEVELS)}
 MAX_COMPLETIONS = 100
 
-# --- constants: our limits ---------------------------------------------------------------
+# --- constants: our limits ------------------------------------------------------------
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024  # one stdio line
 MAX_URI = 8192  # characters of a resource URI
 MAX_SUBSCRIBED = 1000  # resource URIs per listen request
 LISTEN_STREAMS = 20_000  # open listen requests per server
+FAN_OUT = 200  # listen streams that are woken in one go
 REQUESTS_IN_FLIGHT = 1024  # per stdio connection
 WORKER_THREADS = 128  # plain handlers at the same time
 OUTBOX_SIZE = 1000  # notifications of one request that wait
 PROGRESS_BURST = 50  # progress notifications of one request before the rate counts
 PROGRESS_PER_SECOND = 20
+LOG_BURST = 1000  # log messages of one request before the rate counts
+LOGS_PER_SECOND = 100
 STDIO_GRACE = 2.0  # seconds for requests in flight after end of file
 STDIO_BACKLOG = 4 * 1024 * 1024  # bytes written but not yet read, before we wait
 STDIO_CHUNKS = 1024  # of 64 KiB each, read but not yet looked at
@@ -166,13 +232,13 @@ _log = logging.getLogger("mcp_ref")
 # ======================================================================================
 #
 #   request       {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {...}}
-#   notification  {"jsonrpc": "2.0", "method": "notifications/progress", "params": {...}}
+#   notification  {"jsonrpc": "2.0", "method": "notifications/...", "params": {...}}
 #   response      {"jsonrpc": "2.0", "id": 1, "result": {"resultType": "complete", ...}}
 #   error         {"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": ""}}
 #
 # Bytes become a dict in decode(), a dict becomes a Request or a Notification in
-# read_message(), and encode() turns an answer back into bytes. Nothing else in this file
-# parses or writes JSON-RPC.
+# read_message(), and encode() turns an answer back into bytes. Nothing else in this
+# file parses or writes JSON-RPC.
 
 
 class McpError(Exception):
@@ -184,7 +250,9 @@ class McpError(Exception):
 
     code = -32603
 
-    def __init__(self, message: str, data: JSON = None, code: int | None = None) -> None:
+    def __init__(
+        self, message: str, data: JSON = None, code: int | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.data = data
@@ -322,13 +390,34 @@ def _refuse_constant(token: str) -> JSON:
     raise ValueError(f"{token} is not JSON")
 
 
-# Built once: json.loads() and json.dumps() with options build one per call. All text goes
-# out as ASCII, so that lone surrogates cannot fail the encoding and no peer that splits
-# lines at U+2028 can cut a message in two.
+def _writer(item: str, key: str, text: Callable[[str], str]) -> Callable[[JSON], str]:
+    """Build a JSON writer once; JSONEncoder.encode() builds its C part on every call.
+
+    A value that contains itself ends in RecursionError.
+    """
+    plain = json.JSONEncoder(
+        separators=(item, key), allow_nan=False, ensure_ascii=text is _ascii
+    )
+    make = json.encoder.c_make_encoder
+    if make is None:  # no accelerator in this Python
+        return plain.encode
+    write = make(None, plain.default, text, None, key, item, False, False, False)
+    return lambda value: "".join(write(value, 0))
+
+
+# All text goes out as ASCII, so that lone surrogates cannot fail the encoding, and no
+# peer that splits lines at U+2028 can cut a message in two.
+_ascii = json.encoder.encode_basestring_ascii
 _decode_json = json.JSONDecoder(parse_constant=_refuse_constant).decode
-_encode_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
-_encode_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+_encode_json = _writer(",", ":", _ascii)
+_encode_text = _writer(", ", ": ", json.encoder.encode_basestring)
 _encode_sorted = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
+
+
+class Framed(dict[str, JSON]):
+    """A message that was encoded already: `line` holds its bytes."""
+
+    line = b""
 
 
 def decode(data: bytes) -> JSON:
@@ -358,6 +447,8 @@ def encode(message: JSON) -> bytes:
 
     ValueError: a number that is not finite, or a value that contains itself.
     """
+    if type(message) is Framed:
+        return message.line
     try:
         # stdio-01: MUST NOT contain a newline; JSON escapes them in strings
         return _encode_json(message).encode("ascii")
@@ -485,8 +576,7 @@ def check_meta_key(key: str, *, prefixed: bool = False) -> str:
     return key
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(NamedTuple):
     """The `_meta` of a request, checked."""
 
     protocol_version: str
@@ -583,13 +673,13 @@ class Extension:
 # ======================================================================================
 #
 #   client                         server
-#     | request --------------------> |    request [notification]* (response | cancelled)
+#     | request --------------------> |   request [notification]* (response|cancelled)
 #     | <--------- [notification]*    |
 #     | <------------------ response  |    the server never sends a request
 #
-# One type carries all of it: an Exchange takes a request and a way to send notifications
-# and returns the response. `Server.handle` is one, a client transport is one, and so is
-# whatever wraps them. Cancelling the task that awaits it is cancellation, on both sides.
+# One type carries all of it: an Exchange takes a request and a way to send
+# notifications, and returns the response. `Server.handle` is one, a client transport is
+# one, and so is whatever wraps them. Cancelling the task that awaits it is cancellation.
 
 Send = Callable[[JSON], Awaitable[None]]
 Exchange = Callable[[Request, Send], Awaitable[JSON]]
@@ -631,11 +721,33 @@ def _give(value: Any) -> Any:
     return _Done(value) if _on_loop() else value
 
 
+class TokenBucket:
+    """A rate with a burst: take() tells whether one more is within it."""
+
+    __slots__ = ("burst", "rate", "tokens", "updated")
+
+    def __init__(self, rate: float, burst: float, now: float) -> None:
+        self.rate = rate
+        self.burst = burst
+        self.tokens = burst
+        self.updated = now
+
+    def take(self, now: float) -> bool:
+        """Take a token if there is one; `now` is in seconds."""
+        earned = (now - self.updated) * self.rate
+        self.tokens = min(self.burst, self.tokens + earned)
+        self.updated = now
+        if self.tokens < 1:
+            return False
+        self.tokens -= 1
+        return True
+
+
 class _Outbox:
     """The notifications of one request on their way to `send`, from any thread.
 
-    Bounded: of a flood of progress only the latest waits, of a flood of log messages the
-    newest OUTBOX_SIZE. After close() nothing passes any more.
+    Bounded: of a flood of progress only the latest waits, of a flood of log messages
+    the newest OUTBOX_SIZE. After close() nothing passes any more.
     """
 
     def __init__(self, send: Send, loop: asyncio.AbstractEventLoop) -> None:
@@ -647,8 +759,9 @@ class _Outbox:
         self.timer: asyncio.TimerHandle | None = None
         self.pump: asyncio.Task[None] | None = None
         self.closed = False
-        self.tokens = float(PROGRESS_BURST)
-        self.refilled = loop.time()
+        now = loop.time()
+        self.progress = TokenBucket(PROGRESS_PER_SECOND, PROGRESS_BURST, now)
+        self.logs = TokenBucket(LOGS_PER_SECOND, LOG_BURST, now)
 
     def put(self, message: JSON) -> None:
         """Queue a message; the loop sends it soon."""
@@ -660,13 +773,8 @@ class _Outbox:
         """Queue progress, or keep it as the latest while the rate is exceeded.
 
         Called with the lock held, so that threads of one handler cannot overtake."""
-        now = self.loop.time()
-        earned = (now - self.refilled) * PROGRESS_PER_SECOND
-        self.tokens = min(PROGRESS_BURST, self.tokens + earned)
-        self.refilled = now
         # progress-11: both parties SHOULD limit the rate
-        if self.tokens >= 1 and self.latest is None:
-            self.tokens -= 1
+        if self.latest is None and self.progress.take(self.loop.time()):
             self.put(message)
         elif not self.closed:
             waiting, self.latest = self.latest, message
@@ -804,7 +912,7 @@ class Context:
             return _Done()
         # progress-08: MUST only reference the token of this very request
         params: dict[str, JSON] = {"progressToken": token, "progress": progress}
-        if total is not None and math.isfinite(total):
+        if total is not None and abs(total) < math.inf:
             params["total"] = total
         if message is not None:
             params["message"] = message
@@ -816,9 +924,7 @@ class Context:
             outbox.put_progress(notification("notifications/progress", params))
         return self._flush()
 
-    def log(
-        self, level: str, data: JSON, logger: str | None = None
-    ) -> Awaitable[None]:
+    def log(self, level: str, data: JSON, logger: str | None = None) -> Awaitable[None]:
         """Send a log message if the client asked for this level; `data` is any JSON.
 
         Deprecated by the specification in favour of stderr and OpenTelemetry. Never
@@ -828,20 +934,27 @@ class Context:
             raise ValueError(f"level must be one of {', '.join(LOG_LEVELS)}")
         wanted, outbox = self.meta.log_level, self._outbox
         # logging-03: MUST NOT be sent for a request that does not ask for it
-        if wanted is None or outbox is None or _LEVEL_INDEX[level] < _LEVEL_INDEX[wanted]:
+        if (
+            wanted is None
+            or outbox is None
+            or _LEVEL_INDEX[level] < _LEVEL_INDEX[wanted]
+        ):
             return _Done()
         params: dict[str, JSON] = {"level": level, "data": to_json(data)}
         encode(params)  # what is not JSON is the caller's mistake: raises ValueError
         if logger is not None:
             params["logger"] = logger
-        outbox.put(notification("notifications/message", params))
+        # logging-07, logging-10: SHOULD limit the rate; what is over it is dropped
+        with outbox.lock:
+            if outbox.logs.take(outbox.loop.time()):
+                outbox.put(notification("notifications/message", params))
         return self._flush()
 
     def _flush(self) -> Awaitable[None]:
         outbox = self._outbox
         return outbox.flush() if outbox is not None and _on_loop() else _Done()
 
-    # --- questions                               spec: basic/patterns/mrtr, client/* ---
+    # --- questions                              spec: basic/patterns/mrtr, client/* ---
 
     def elicit(self, message: str, schema: Any, *, key: str | None = None) -> Any:
         """Ask the user to fill in a form. Code before a question runs again!
@@ -1043,7 +1156,9 @@ class _Replay:
             "raw": required.state,
             "asked": asked,
         }
-        return {k: v for k, v in everything.items() if v or (k == "raw" and v is not None)}
+        return {
+            k: v for k, v in everything.items() if v or (k == "raw" and v is not None)
+        }
 
 
 def _ask_again(question: Question, reason: str) -> Question:
@@ -1086,7 +1201,9 @@ def unseal(text: str, keys: Sequence[bytes]) -> JSON:
     raise ValueError("not signed by us")
 
 
-def seal_state(state: JSON, binding: JSON, expires: float, keys: Sequence[bytes]) -> str:
+def seal_state(
+    state: JSON, binding: JSON, expires: float, keys: Sequence[bytes]
+) -> str:
     """Seal what a retry brings back; `binding` is what it must be retried with."""
     # mrtr-15: SHOULD hold principal, expiry and the request that it belongs to
     return seal({"s": state, "b": _digest(binding), "e": int(expires)}, keys)
@@ -1114,7 +1231,30 @@ def unseal_state(text: JSON, binding: JSON, now: float, keys: Sequence[bytes]) -
 #   listen acknowledged [change]* (result | cancelled)
 
 
-Change = tuple[str, dict[str, JSON]]  # method, params
+class Change:
+    """A notification for many streams, encoded once: only the id in it differs."""
+
+    __slots__ = ("after", "before", "method", "params")
+
+    def __init__(self, method: str, params: dict[str, JSON]) -> None:
+        self.method = method
+        self.params = params
+        line = encode(self.message("\0"))
+        self.before, _, self.after = line.rpartition(encode("\0"))
+
+    def message(self, id: Id) -> JSON:
+        """Return the notification as a dict."""
+        # base-60: MUST carry the id of the listen request, the same in type
+        meta = {META_SUBSCRIPTION_ID: id}
+        return notification(self.method, {**self.params, "_meta": meta})
+
+    def framed(self, id: Id) -> Framed:
+        """Return the notification with its bytes."""
+        found = Framed(self.message(id))
+        found.line = self.before + encode(id) + self.after
+        return found
+
+
 _EVERY = object()  # a key that each subscription holds
 
 
@@ -1144,13 +1284,7 @@ class _Subscription:
     def take(self) -> list[JSON]:
         """Hand over what is pending, each message with our subscriptionId."""
         pending, self.pending = self.pending, {}
-        return [self.tag(*change) for change in pending.values()]
-
-    def tag(self, method: str, params: dict[str, JSON]) -> JSON:
-        """Build a notification of this subscription."""
-        # base-60: MUST carry the id of the listen request, the same in type
-        meta = {META_SUBSCRIPTION_ID: self.id}
-        return notification(method, {**params, "_meta": meta})
+        return [change.framed(self.id) for change in pending.values()]
 
 
 class Subscriptions:
@@ -1164,7 +1298,7 @@ class Subscriptions:
         self._by_key: dict[
             Hashable, dict[asyncio.AbstractEventLoop, set[_Subscription]]
         ] = {}
-        self._due: dict[Hashable, Change] = {}
+        self._due: dict[Hashable, Change | None] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -1176,7 +1310,9 @@ class Subscriptions:
         loop = asyncio.get_running_loop()
         with self._lock:
             for key in (_EVERY, *subscription.keys):
-                self._by_key.setdefault(key, {}).setdefault(loop, set()).add(subscription)
+                self._by_key.setdefault(key, {}).setdefault(loop, set()).add(
+                    subscription
+                )
 
     def remove(self, subscription: _Subscription) -> None:
         """Forget a subscription."""
@@ -1192,13 +1328,15 @@ class Subscriptions:
 
     def publish(self, key: Hashable, method: str, params: dict[str, JSON]) -> None:
         """Announce a change to the subscriptions that hold `key`; never waits."""
-        for loop in list(self._by_key.get(key, ())):
+        loops = list(self._by_key.get(key, ()))
+        change = Change(method, params) if loops else None
+        for loop in loops:
             if asyncio._get_running_loop() is loop:
-                self._deliver(loop, key, (method, params))
+                self._deliver(loop, key, change)
                 continue
             with self._lock:
                 scheduled = (loop, key) in self._due
-                self._due[loop, key] = (method, params)
+                self._due[loop, key] = change
             if not scheduled:
                 with contextlib.suppress(RuntimeError):  # that loop has ended
                     loop.call_soon_threadsafe(self._deliver, loop, key)
@@ -1212,9 +1350,23 @@ class Subscriptions:
         if change is None:
             with self._lock:
                 change = self._due.pop((loop, key))
-        for subscription in self._by_key.get(key, {}).get(loop, ()):
+        waiting = list(self._by_key.get(key, {}).get(loop, ()))
+        self._wake_some(loop, waiting, key, change)
+
+    def _wake_some(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        waiting: list[_Subscription],
+        key: Hashable,
+        change: Change,
+    ) -> None:
+        """Wake the next FAN_OUT streams, then let the loop serve others first."""
+        for subscription in waiting[-FAN_OUT:]:
             subscription.pending[key] = change
             subscription.wake()
+        del waiting[-FAN_OUT:]
+        if waiting:
+            loop.call_soon(self._wake_some, loop, waiting, key, change)
 
     def end(self) -> None:
         """End all streams of the running loop gracefully, each with its result."""
@@ -1237,8 +1389,8 @@ class Subscriptions:
 #   params.name, params.uri                    Mcp-Name
 #   arguments at an x-mcp-header property      Mcp-Param-{its value}
 #
-# The body is the source of truth; a request whose headers say something else is refused,
-# because a proxy on the way may have decided by the header.
+# The body is the source of truth; a request whose headers say something else is
+# refused, because a proxy on the way may have decided by the header.
 
 BASE64_PREFIX, BASE64_SUFFIX = "=?base64?", "?="
 MIRRORED_NAMES = {  # method -> the parameter that Mcp-Name mirrors
@@ -1262,11 +1414,16 @@ def encode_header_value(value: JSON) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     text = str(value)
-    sentinel = text.startswith(BASE64_PREFIX) and text.endswith(BASE64_SUFFIX)
-    if _PLAIN_VALUE.fullmatch(text) and not sentinel:
+    if _PLAIN_VALUE.fullmatch(text) and not _is_sentinel(text):
         return text
     raw = text.encode("utf-8", "surrogatepass")
     return f"{BASE64_PREFIX}{base64.b64encode(raw).decode()}{BASE64_SUFFIX}"
+
+
+def _is_sentinel(text: str) -> bool:
+    marks = len(BASE64_PREFIX) + len(BASE64_SUFFIX)
+    starts = text.startswith(BASE64_PREFIX) and len(text) >= marks
+    return starts and text.endswith(BASE64_SUFFIX)
 
 
 def decode_header_value(text: str) -> str:
@@ -1276,7 +1433,7 @@ def decode_header_value(text: str) -> str:
     if not _HEADER_TEXT.fullmatch(text):
         raise ValueError("it contains characters that are not visible ASCII")
     # http-52: the markers are case-sensitive
-    if text.startswith(BASE64_PREFIX) and text.endswith(BASE64_SUFFIX):
+    if _is_sentinel(text):
         inner = text[len(BASE64_PREFIX) : -len(BASE64_SUFFIX)]
         raw = base64.b64decode(inner, validate=True)
         if base64.b64encode(raw).decode() != inner:
@@ -1447,14 +1604,15 @@ def _header_text(value: JSON) -> str:
     return encode_header_value(value) if isinstance(value, bool) else str(value)
 
 
-# --- plain functions in threads ---------------------------------------------------------
+# --- plain functions in threads -------------------------------------------------------
 
 
 class Workers:
     """Daemon threads for plain `def` handlers, started on demand, `limit` at the most.
 
-    The event loop never waits for them: when all are busy, run() refuses at once. Results
-    go back in batches, one wake-up each; the stock executor costs five times as much.
+    The event loop never waits for them: when all are busy, run() refuses at once.
+    Results go back in batches, one wake-up each; the stock executor costs five times
+    as much.
     """
 
     def __init__(self, limit: int = WORKER_THREADS) -> None:
@@ -1465,7 +1623,9 @@ class Workers:
         self._busy = 0
         self._done: dict[asyncio.AbstractEventLoop, deque[Callable[[], None]]] = {}
 
-    async def run(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    async def run(
+        self, function: Callable[..., Any], arguments: Mapping[str, Any]
+    ) -> Any:
         """Call `function(**arguments)` in a thread, in a copy of our contextvars.
 
         Raises Overloaded. Cancelling abandons the thread's result, not the thread.
@@ -1518,7 +1678,9 @@ class Workers:
             settle()
 
 
-def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+def _settle(
+    future: asyncio.Future[Any], value: Any, error: BaseException | None
+) -> None:
     if future.done():
         return
     if error is not None:
@@ -1537,7 +1699,7 @@ def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None
 
 
 class LineSplitter:
-    """Cut a byte stream at newlines, in linear time; lines over `limit` bytes are None."""
+    """Cut a byte stream at newlines, in linear time; lines over `limit` are None."""
 
     def __init__(self, limit: int = MAX_MESSAGE_BYTES) -> None:
         self.limit = limit
@@ -1617,7 +1779,7 @@ def _duplicate(number: int, null: int) -> int:
     except OSError:  # it was closed when we started: end of file, nobody to write to
         return os.dup(null)
     with contextlib.suppress(AttributeError, OSError):
-        os.set_blocking(private, True)  # whoever started us may have wanted it otherwise
+        os.set_blocking(private, True)  # whoever started us may want it otherwise
     if sys.platform == "win32":
         msvcrt = importlib.import_module("msvcrt")
         msvcrt.setmode(private, os.O_BINARY)
@@ -1645,7 +1807,12 @@ class _Sink:
 
     def put(self, data: bytes) -> None:
         """Write, or let the thread write; messages keep their order."""
-        if not self.waiting and len(data) <= _ATOMIC and self.poll and self.poll.poll(0):
+        if (
+            not self.waiting
+            and len(data) <= _ATOMIC
+            and self.poll
+            and self.poll.poll(0)
+        ):
             self._write(data)
             return
         self.waiting += len(data)
@@ -1789,7 +1956,7 @@ class _StdioServer:
         self.tasks[key] = asyncio.create_task(self._answer(request, key))
 
     def _cancel(self, params: dict[str, JSON]) -> None:
-        """Cancel a request; cancellation-19: invalid notifications SHOULD be ignored."""
+        """Cancel a request; cancellation-19: invalid ones SHOULD be ignored."""
         id = params.get("requestId")
         if type(id) is not str and type(id) is not int:
             return
@@ -1846,8 +2013,15 @@ _STREAM_FIELDS: _Fields = (
 _KEEP_ALIVE = b":\n\n"  # an SSE comment
 _METADATA_PATH = "/.well-known/oauth-protected-resource"
 _SINGLETONS = frozenset(
-    "authorization content-encoding content-length content-type expect host "
-    "origin".split()
+    {
+        "authorization",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "expect",
+        "host",
+        "origin",
+    }
 )
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 _ORIGIN = re.compile(r"(https?)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
@@ -1867,6 +2041,8 @@ class HttpLimits:
     """Header fields; more is 431. http.server cannot read more than 99."""
     body_bytes: int = 16 * 1024 * 1024
     """Bytes of a request body; more is 413."""
+    waiting_bytes: int = 256 * 1024 * 1024
+    """Bytes of all bodies that are not complete yet; more is 503."""
     chunk_overhead: int = 256 * 1024
     """Bytes of chunk sizes, chunk extensions and trailers of one body; more is 400."""
     header_seconds: float = 10.0
@@ -1878,7 +2054,7 @@ class HttpLimits:
     blocked_seconds: float = 30.0
     """For a client to read 64 KiB of what waits for it; then it is cut off."""
     keep_alive_seconds: float = 15.0
-    """Between comments on a stream where nothing else is sent."""
+    """Between the comments that keep a stream open."""
     shutdown_seconds: float = 2.0
     """For requests in flight when the server ends."""
     connections: int = 10_000
@@ -1887,6 +2063,9 @@ class HttpLimits:
     """Requests in flight, streams not counted; more are answered 503."""
     streams: int = 10_000
     """Open subscriptions/listen streams; more are answered 503."""
+
+
+_DEFAULT_LIMITS = HttpLimits()
 
 
 class _HttpAnswer(NamedTuple):
@@ -1983,7 +2162,7 @@ class _HttpEndpoint:
         path: str = "/mcp",
         allowed_hosts: Iterable[str] = (),
         allowed_origins: Iterable[str] = (),
-        limits: HttpLimits = HttpLimits(),
+        limits: HttpLimits = _DEFAULT_LIMITS,
         verifier: Authorization | Verifier | None = None,
     ) -> None:
         self.exchange = server.handle if isinstance(server, Server) else server
@@ -1997,7 +2176,7 @@ class _HttpEndpoint:
         self.authorization = verifier
         self.running = {"requests": 0, "streams": 0}
 
-    # --- request line and header fields -------------------------------------------------
+    # --- request line and header fields -----------------------------------------------
 
     def admit(
         self,
@@ -2117,7 +2296,7 @@ class _HttpEndpoint:
             return self.authorization.unauthorized().answer(head.fields)
         return head.answer
 
-    # --- body ---------------------------------------------------------------------------
+    # --- body -------------------------------------------------------------------------
 
     async def respond(
         self, reply: _HttpReply, token: str | None, body: bytes, peer: str | None
@@ -2269,6 +2448,7 @@ _HEAD_MEMO = 256  # header blocks remembered
 _HEAD_MEMO_BYTES = 2048  # none that is longer
 _DRAIN_BYTES = 65536  # of a refused request are skipped; more closes the connection
 _PIPELINE_BYTES = 65536  # that arrive while a request runs; then reading waits
+_CHUNK_LINE = 4096  # bytes of a chunk size or trailer
 _LINGER_SECONDS = 2.0  # for a refused client to read the answer
 # RFC 9112 without what its readers disagree about: no folded lines, no space before the
 # colon, no bare CR or LF, no control characters.
@@ -2280,6 +2460,7 @@ _BARE_LF = re.compile(rb"(?<!\r)\n")
 _CREDENTIALS = re.compile(
     rb"\r\nauthorization:[ \t]*([\t -~\x80-\xff]*)(?=\r\n)", re.IGNORECASE
 )
+_SECRET_FIELDS = frozenset({"cookie", "proxy-authorization", "x-api-key"})
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;[\t -~\x80-\xff]*)?")
 _TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
 # What a connection is doing; each but _CLOSING has its own end of patience.
@@ -2306,55 +2487,49 @@ class _Chunks:
     def __init__(self, endpoint: _HttpEndpoint) -> None:
         self.endpoint = endpoint
         self.data = bytearray()
-        self.left: int | None = None  # of the chunk, its CRLF included
-        self.overhead = 0
+        self.left = 0  # bytes of the chunk that are still to come
+        self.inside = False  # the line that ends a chunk is still to come
         self.trailers = False
+        self.overhead = 0
 
     def feed(self, buffer: bytearray) -> bool:
         """Take what is there; True at the end. Raises _HttpRefusal."""
         while True:
-            if self.left is not None:
-                if not self._content(buffer, self.left):
-                    return False
-                continue
-            end = buffer.find(b"\r\n")
-            self.overhead += 2 + (end if end >= 0 else 0)
-            waiting = 0 if end >= 0 else len(buffer)
-            if self.overhead + waiting > self.endpoint.limits.chunk_overhead:
-                raise _HttpRefusal(400, "Too much between the chunks of the body")
-            if end < 0:
-                self.overhead -= 2
+            if self.left:
+                taken = min(self.left, len(buffer))
+                self.data += buffer[:taken]
+                del buffer[:taken]
+                self.left -= taken
+            end = -1 if self.left else buffer.find(b"\r\n")
+            if end < 0 and (self.left or len(buffer) < _CHUNK_LINE):
                 return False
+            self.overhead += end + 2
+            if end < 0 or self.overhead > self.endpoint.limits.chunk_overhead:
+                raise _HttpRefusal(400, "Too much between the chunks of the body")
             line = bytes(buffer[:end])
             del buffer[: end + 2]
             if self._line(line):
                 return True
 
-    def _content(self, buffer: bytearray, left: int) -> bool:
-        take = min(left, len(buffer))
-        ready = take == left
-        self.data += buffer[: min(take, left - 2)]
-        if ready and buffer[left - 2 : left] != b"\r\n":
-            raise _HttpRefusal(400, "A chunk does not end where its size says")
-        if not ready:
-            take = min(take, left - 2)
-        del buffer[:take]
-        self.left = None if ready else left - take
-        return ready
-
     def _line(self, line: bytes) -> bool:
+        """Take a line that is not content; True for the last one."""
         if self.trailers:
             if line and not _TRAILER.fullmatch(line):
                 raise _HttpRefusal(400, "A malformed trailer")
             return not line
+        if self.inside:
+            if line:
+                raise _HttpRefusal(400, "A chunk does not end where its size says")
+            self.inside = False
+            return False
         found = _CHUNK_SIZE.fullmatch(line)
         if found is None:
             raise _HttpRefusal(400, "A malformed chunk size")
-        size = int(found[1], 16)
-        if len(self.data) + size > self.endpoint.limits.body_bytes:
+        self.left = int(found[1], 16)
+        if len(self.data) + self.left > self.endpoint.limits.body_bytes:
             raise self.endpoint.too_large()
-        self.trailers = size == 0
-        self.left = size + 2 if size else None
+        self.inside = self.left > 0
+        self.trailers = not self.inside
         return False
 
 
@@ -2401,6 +2576,7 @@ class _HttpConnection(asyncio.Protocol):
         "chunks",
         "deadline",
         "head",
+        "held",
         "peer",
         "reply",
         "scanned",
@@ -2426,6 +2602,7 @@ class _HttpConnection(asyncio.Protocol):
         self.reply: _ConnectionReply | None = None
         self.task: asyncio.Task[None] | None = None
         self.waiter: asyncio.Future[None] | None = None
+        self.held = 0  # bytes of a body that is not complete
         self.scanned = 0  # bytes of the buffer without an end of the header
         self.skip = 0  # bytes of a refused body that are still to come
         self.unread = 0  # what waited for the client when it was last looked at
@@ -2452,7 +2629,7 @@ class _HttpConnection(asyncio.Protocol):
         self.buffer += data
         if self.task is None and self.waiter is None:
             self._advance()
-        elif len(self.buffer) > _PIPELINE_BYTES:
+        if len(self.buffer) > _PIPELINE_BYTES and (self.task or self.waiter):
             self.transport.pause_reading()
 
     def eof_received(self) -> None:
@@ -2467,6 +2644,7 @@ class _HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.site.connections.discard(self)
+        self._hold(0)
         self._cancel()
         self._wake()
 
@@ -2550,7 +2728,7 @@ class _HttpConnection(asyncio.Protocol):
         self.head = None
         self.skip = max(0, head.length)
         if not keep:
-            self._linger()
+            self._linger(_LINGER_SECONDS)
         elif self.skip:
             self._await(_BODY, self.site.limits.body_seconds)
         else:
@@ -2572,6 +2750,7 @@ class _HttpConnection(asyncio.Protocol):
         else:
             body = bytes(buffer[: head.length])
             del buffer[: head.length]
+        self._hold(0)
         self.state = _RUNNING
         self.deadline = math.inf
         self.reply = reply = _ConnectionReply(self, head)
@@ -2580,11 +2759,19 @@ class _HttpConnection(asyncio.Protocol):
         return True
 
     def _wait_for_body(self, head: _Head) -> None:
+        self._hold(len(self.buffer) + len(self.chunks.data if self.chunks else b""))
+        if self.site.held > self.site.limits.waiting_bytes:
+            busy = Overloaded("Too many requests are being received")
+            raise _HttpRefusal(503, busy, ("Retry-After", "1"))
         if self.state == _BODY:
             return
         self._await(_BODY, self.site.limits.body_seconds)
         if head.expects and not self.buffer:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _hold(self, size: int) -> None:
+        self.site.held += size - self.held
+        self.held = size
 
     async def _run(
         self, reply: _ConnectionReply, token: str | None, body: bytes
@@ -2620,10 +2807,10 @@ class _HttpConnection(asyncio.Protocol):
         """Return the header of a stream, which starts now."""
         self._await(_RUNNING, self.site.limits.keep_alive_seconds)
         fields = _STREAM_FIELDS + reply.head.fields
-        if reply.old:
-            return self.site.prefix(200, fields, True) + b"\r\n"
-        fields = (*fields, ("Transfer-Encoding", "chunked"))
-        return self.site.prefix(200, fields, self.site.ending) + b"\r\n"
+        if not reply.old:
+            fields = (*fields, ("Transfer-Encoding", "chunked"))
+        close = self.site.ending or self.head is None or self.head.close
+        return self.site.prefix(200, fields, close) + b"\r\n"
 
     def drained(self) -> Awaitable[None]:
         """Return something to await: the client has read enough for more."""
@@ -2634,8 +2821,10 @@ class _HttpConnection(asyncio.Protocol):
     def finished(self) -> None:
         """Go on after an answer."""
         head, self.head, self.reply = self.head, None, None
-        if self.site.ending or head is None or head.close or head.old:
+        if self.site.ending:
             self.close()
+        elif head is None or head.close:
+            self._linger(self.site.limits.blocked_seconds)
         else:
             self._await(_IDLE, self.site.limits.idle_seconds)
 
@@ -2643,14 +2832,22 @@ class _HttpConnection(asyncio.Protocol):
         """Answer what cannot be read on, and close."""
         self.head = None
         self.write_answer(refusal.answer())
-        self._linger()
+        self._linger(_LINGER_SECONDS)
 
-    def _linger(self) -> None:
-        """Close so that the client can read the answer: unread input would reset it."""
+    def _linger(self, seconds: float) -> None:
+        """Close so that the client can read the answer: unread input would reset it.
+
+        What still comes is thrown away until the client closes; with TLS there is no
+        other way to say that we are done than to close.
+        """
         self.buffer.clear()
-        self._await(_CLOSING, _LINGER_SECONDS)
+        self.chunks = None
+        self._hold(0)
+        self._await(_CLOSING, seconds)
         if self.transport.can_write_eof():
             self.transport.write_eof()
+        elif seconds > _LINGER_SECONDS:
+            self.transport.close()
 
     # --- the end --------------------------------------------------------------------
 
@@ -2709,6 +2906,7 @@ class _HttpSite:
         self.loop = asyncio.get_running_loop()
         self.context = contextvars.copy_context()
         self.connections: set[_HttpConnection] = set()
+        self.held = 0  # bytes of bodies that are not complete
         self.ending = False
         self.grammar = _grammar()
         self.memo: dict[bytes, _Head] = {}
@@ -2732,7 +2930,8 @@ class _HttpSite:
             raise _HttpRefusal(400, "authorization occurs more than once")
         if found is None:
             found = self._parse(block)
-            if len(block) <= _HEAD_MEMO_BYTES and "cookie" not in found.rules.headers:
+            secret = not _SECRET_FIELDS.isdisjoint(found.rules.headers)
+            if len(block) <= _HEAD_MEMO_BYTES and not secret:
                 if len(self.memo) >= _HEAD_MEMO:
                     self.memo.clear()
                 self.memo[block] = found
@@ -2902,7 +3101,7 @@ async def serve_http(
     path: str = "/mcp",
     allowed_hosts: Iterable[str] = (),
     allowed_origins: Iterable[str] = (),
-    limits: HttpLimits = HttpLimits(),
+    limits: HttpLimits = _DEFAULT_LIMITS,
     ssl: Any = None,
     verifier: Authorization | Verifier | None = None,
     on_ready: Callable[[str], None] | None = None,
@@ -2962,7 +3161,7 @@ async def _listen_on(
         listeners.append(listener)
 
 
-# --- ASGI: the same endpoint in somebody else's HTTP server -----------------------------
+# --- ASGI: the same endpoint in somebody else's HTTP server ---------------------------
 
 _Receive = Callable[[], Awaitable[dict[str, Any]]]
 _Transmit = Callable[[dict[str, Any]], Awaitable[None]]
@@ -2974,7 +3173,7 @@ def asgi_app(
     path: str = "/mcp",
     allowed_hosts: Iterable[str] = (),
     allowed_origins: Iterable[str] = (),
-    limits: HttpLimits = HttpLimits(),
+    limits: HttpLimits = _DEFAULT_LIMITS,
     verifier: Authorization | Verifier | None = None,
 ) -> Callable[[dict[str, Any], _Receive, _Transmit], Awaitable[None]]:
     """Make an ASGI 3 application, for uvicorn and others, or to mount in a framework.
@@ -3205,6 +3404,8 @@ def _torn_down(message: JSON, request: Request) -> JSON | None:
         params.get("requestId"), request.id
     ):
         return None
+    # cancellation-17: SHOULD log the reason
+    _log.info("the server ended a stream: %.200s", params.get("reason", ""))
     meta = {META_SUBSCRIPTION_ID: request.id}
     return result_response(request.id, {"resultType": COMPLETE, "_meta": meta})
 
@@ -3374,6 +3575,7 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         await asyncio.wait([self.exited], timeout=step)
         await self._stop_group()
         self.process.close()
+        await asyncio.sleep(0)  # asyncio closes the pipes in its next round
 
     async def _stop_group(self) -> None:
         """End the children of a server that ended without them."""
@@ -3444,7 +3646,7 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         except McpError as error:
             _log.warning("not a message: %.200r (%s)", line, error.message)
             return
-        if "method" in message:
+        if isinstance(message.get("method"), str):
             self._notified(message)
         else:
             self._answered(message)
@@ -3573,6 +3775,8 @@ class StdioClient:
             return self._process
 
     async def _spawn(self) -> _ServerProcess:
+        import shutil  # here, because only this needs it
+
         name = self.command[0] if self.command else ""
         path = shutil.which(name, path=self._env.get("PATH"))
         if path is None:
@@ -3595,7 +3799,7 @@ class StdioClient:
 
     async def aclose(self) -> None:
         """Stop the server; requests in flight fail at once."""
-        process, self._process = self._process, None
+        process, self._process, self._failures = self._process, None, 0
         if process is not None:
             await process.stop(self._step)
 
@@ -3675,6 +3879,7 @@ CONNECT_TIMEOUT = 10.0
 HEADER_LIMIT = 256 * 1024  # bytes of a response's header block, or of a chunk's line
 IDLE_CONNECTIONS = 32
 IDLE_SECONDS = 4.0  # servers drop idle connections from 5 s on
+DRAIN_SECONDS = 0.25  # for a stream to end after its response
 REDIRECTS = 5
 AUTH_ROUNDS = 3
 # These only read: they may be repeated when a kept connection proves to be closed.
@@ -4067,7 +4272,7 @@ class HttpClient:
 
         async def drain() -> None:
             try:
-                async with asyncio.timeout(1):
+                async with asyncio.timeout(DRAIN_SECONDS):
                     await connection.read(HEADER_LIMIT)
             except (TimeoutError, TransportError):
                 connection.abort()
@@ -4188,6 +4393,9 @@ def _message_in(kind: str, data: bytes, request: Request) -> JSON | None:
         message = decode(data)
     except McpError as error:
         _log.warning("not a message: %.200r (%s)", data, error.message)
+        return None
+    if not isinstance(message.get("method", ""), str):
+        _log.warning("not a message: %.200r", data)
         return None
     if "method" in message and "id" in message:
         # http-20: a server MUST NOT send requests
@@ -4318,7 +4526,7 @@ class Authorization:
         path = urllib.parse.urlsplit(self.resource).path.rstrip("/")
         return dict.fromkeys((_METADATA_PATH, _METADATA_PATH + path), encode(document))
 
-    # --- challenges -----------------------------------------------------------------------
+    # --- challenges -------------------------------------------------------------------
 
     def challenge(
         self, scopes: Iterable[str], error: str = "", description: str = ""
@@ -4348,7 +4556,7 @@ class Authorization:
         description = "The token does not have all scopes that this takes"
         return self.challenge(scopes, "insufficient_scope", description)
 
-    # --- checks ---------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------
 
     async def principal(self, authorization: str | None) -> Principal:
         """Return who sent the Authorization field; raises _HttpRefusal."""
@@ -4423,18 +4631,14 @@ def _sha256(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
-# --- limits per caller ------------------------------------------------------------------
+# --- limits per caller ----------------------------------------------------------------
 
 
-class _Caller:
+class _Caller(TokenBucket):
     """A token bucket and a count of what runs."""
 
-    __slots__ = ("running", "tokens", "updated")
-
-    def __init__(self, tokens: float, now: float) -> None:
-        self.tokens = tokens
-        self.updated = now
-        self.running = 0
+    __slots__ = ("running",)
+    running: int
 
 
 def rate_limit(
@@ -4457,7 +4661,10 @@ def rate_limit(
         key = ("peer", request.peer or "")
         if request.principal is not None:
             key = ("principal", request.principal.subject)
-        found = table.setdefault(key, _Caller(burst, clock()))
+        found = table.get(key)
+        if found is None:
+            found = table[key] = _Caller(per_second, burst, clock())
+            found.running = 0
         table.move_to_end(key)
         if len(table) > callers:
             idle = (k for k, one in table.items() if not one.running and k != key)
@@ -4466,16 +4673,13 @@ def rate_limit(
 
     @functools.wraps(exchange)
     async def limited(request: Request, send: Send) -> JSON:
-        one, now = caller(request), clock()
-        one.tokens = min(burst, one.tokens + (now - one.updated) * per_second)
-        one.updated = now
-        if one.tokens < 1:
-            error = TooManyRequests("Too many requests", (1 - one.tokens) / per_second)
-            return error_response(request.id, error)
+        one = caller(request)
         if one.running >= concurrent:
             error = TooManyRequests(f"{concurrent} requests are in flight")
             return error_response(request.id, error)
-        one.tokens -= 1
+        if not one.take(clock()):
+            error = TooManyRequests("Too many requests", (1 - one.tokens) / per_second)
+            return error_response(request.id, error)
         one.running += 1
         try:
             return await exchange(request, send)
@@ -4497,8 +4701,8 @@ _ACTIONS = ("accept", "decline", "cancel")
 _PRIMITIVES = ("string", "number", "integer", "boolean")
 _FORM_FORMATS = ("email", "uri", "date", "date-time")
 _SECRETS = frozenset(
-    "password passwd passphrase pin apikey accesstoken refreshtoken secret clientsecret "
-    "privatekey creditcard creditcardnumber cardnumber cvv cvc".split()
+    "password passwd passphrase pin apikey accesstoken refreshtoken secret "
+    "clientsecret privatekey creditcard creditcardnumber cardnumber cvv cvc".split()
 )
 
 
@@ -4527,8 +4731,8 @@ def elicitation(message: str, schema: Any) -> Question:
     """Ask the user to fill in a form.                        spec: client/elicitation
 
     `schema`: a JSON Schema object of primitive properties, a dataclass or TypedDict of
-    such, or one primitive type (bool, str, Literal["a", "b"], an Enum). Raises ValueError
-    for schemas that the specification does not allow, and for secrets.
+    such, or one primitive type (bool, str, Literal["a", "b"], an Enum). Raises
+    ValueError for schemas that the specification does not allow, and for secrets.
     """
     form, convert = _form_schema(schema)
     _check_form(form)
@@ -4624,7 +4828,9 @@ def _check_form(form: dict[str, JSON]) -> None:
         raise ValueError("a form's schema is an object with properties")
     for name, schema in properties.items():
         kind = schema.get("type") if isinstance(schema, dict) else None
-        if kind not in _PRIMITIVES and not (kind == "array" and _offers_strings(schema)):
+        if kind not in _PRIMITIVES and not (
+            kind == "array" and _offers_strings(schema)
+        ):
             raise ValueError(f"form field {name!r} is not primitive: {kind!r}")
         if schema.get("format", "date") not in _FORM_FORMATS:
             raise ValueError(f"form field {name!r}: format is of {_FORM_FORMATS}")
@@ -4651,7 +4857,7 @@ def sampling(
     """Ask the client's model for a completion.                  spec: client/sampling
 
     `options` are further members of CreateMessageRequestParams. The answer is the
-    CreateMessageResult. Deprecated by the specification: prefer calling a model directly.
+    CreateMessageResult. Deprecated by the specification: call a model directly.
     """
     if isinstance(messages, str):
         messages = [user(messages)]
@@ -4679,7 +4885,7 @@ def _sampled(result: JSON) -> JSON:
 
 def _check_sampling(messages: Sequence[JSON]) -> None:
     """Check roles and the balance of tool uses and results; raises ValueError."""
-    open_uses: set[str] = set()
+    open_uses: list[str] = []
     for message in messages:
         # sampling-13: MUST have a role and content
         if not isinstance(message, dict) or not (
@@ -4693,17 +4899,18 @@ def _check_sampling(messages: Sequence[JSON]) -> None:
         if results and len(results) != len(blocks):
             raise ValueError("tool results must not be mixed with other content")
         # sampling-09: each use MUST be followed by its result, before anything else
-        if {b.get("toolUseId") for b in results} != open_uses:
-            raise ValueError(f"tool uses without result, or results without use: {message}")
-        open_uses = {b["id"] for b in blocks if b.get("type") == "tool_use"}
+        if sorted(str(b.get("toolUseId")) for b in results) != open_uses:
+            raise ValueError(f"tool uses and results do not match: {message}")
+        uses = (b for b in blocks if b.get("type") == "tool_use")
+        open_uses = sorted(str(b["id"]) for b in uses)
         if role != "user" and results or role != "assistant" and open_uses:
             raise ValueError("the assistant uses tools, the user gives their results")
     if open_uses:
-        raise ValueError(f"tool uses without result: {sorted(open_uses)}")
+        raise ValueError(f"tool uses without result: {open_uses}")
 
 
 def list_roots() -> Question:
-    """Ask for the client's roots: a list of {"uri", "name"?}.      spec: client/roots"""
+    """Ask for the client's roots: a list of {"uri", "name"?}.     spec: client/roots"""
     return Question("roots/list", {}, {"roots": {}}, _listed_roots)
 
 
@@ -4956,6 +5163,8 @@ def safe_path(root: str | os.PathLike[str], relative: str) -> pathlib.Path:
     of links, and need not exist. Not kept out is who can replace what lies in ``root``
     between this call and the opening of the file.
     """
+    import pathlib  # here, because a server without files does not need it
+
     # resources-21: MUST sanitize file paths to prevent directory traversal
     if "\0" in relative or "\\" in relative:
         raise UnsafePath(f"path {relative!r} holds NUL or a backslash")
@@ -4968,7 +5177,7 @@ def safe_path(root: str | os.PathLike[str], relative: str) -> pathlib.Path:
     except (OSError, RuntimeError) as error:  # RuntimeError: a loop, before 3.13
         raise UnsafePath(f"path {relative!r} cannot be resolved") from error
     # Also refused is a way out and in again, which would tell the name of the root.
-    climbs = posixpath.normpath(relative).split("/")[0] == ".."
+    climbs = os.path.normpath(relative).split(os.sep)[0] == ".."
     if climbs or not path.is_relative_to(base):
         raise UnsafePath(f"path {relative!r} leaves its directory")
     return path
@@ -4979,6 +5188,7 @@ def safe_path(root: str | os.PathLike[str], relative: str) -> pathlib.Path:
 # ======================================================================================
 
 Scopes = frozenset[str]
+_Function = typing.TypeVar("_Function", bound=Callable[..., Any])
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[!#$&-;=?-Z_a-z~\[\]]|%[0-9A-Fa-f]{2})*")
 _URI_SHAPE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\x00-\x20\x7f]*")
@@ -4989,11 +5199,11 @@ class ToolError(Exception):
     """Raise it in a tool: its text is shown to the model as it is, never masked."""
 
 
-# --- content          spec: server/tools, Tool Result; server/resources, Annotations ---
+# --- content         spec: server/tools, Tool Result; server/resources, Annotations ---
 
 
 class Content(dict[str, JSON]):
-    """A content block, made by text(), image(), audio(), embedded(), resource_link()."""
+    """A content block, made by text(), image(), audio(), embedded(), ..."""
 
 
 class Message(dict[str, JSON]):
@@ -5013,7 +5223,7 @@ def annotations(
     priority: float | None = None,
     last_modified: datetime.datetime | str | None = None,
 ) -> dict[str, JSON]:
-    """Build annotations; raises ValueError for values that the specification forbids."""
+    """Build annotations; raises ValueError for values that are not allowed."""
     found: dict[str, JSON] = {}
     if audience is not None:
         found["audience"] = list(audience)
@@ -5036,7 +5246,9 @@ def check_annotations(given: dict[str, JSON]) -> dict[str, JSON]:
     return given
 
 
-def _block(kind: str, fields: dict[str, JSON], annotations: JSON, meta: JSON) -> Content:
+def _block(
+    kind: str, fields: dict[str, JSON], annotations: JSON, meta: JSON
+) -> Content:
     block = Content(type=kind, **fields)
     if annotations is not None:
         block["annotations"] = check_annotations(annotations)
@@ -5116,7 +5328,9 @@ def resource_link(
         "size": size,
     }
     given = {key: value for key, value in optional.items() if value is not None}
-    return _block("resource_link", {"uri": uri, "name": name, **given}, annotations, None)
+    return _block(
+        "resource_link", {"uri": uri, "name": name, **given}, annotations, None
+    )
 
 
 def user(content: str | Content) -> Message:
@@ -5164,10 +5378,12 @@ def _as_block(value: Any) -> Content:
 
 def _serialise(value: JSON) -> str:
     """Write a JSON value for a text block; a string stands for itself."""
+    if type(value) is int:
+        return repr(value)
     return value if isinstance(value, str) else _encode_text(value)
 
 
-# --- what is registered -----------------------------------------------------------------
+# --- what is registered ---------------------------------------------------------------
 
 
 @dataclass(eq=False, kw_only=True)
@@ -5265,7 +5481,7 @@ class _Registry(dict[str, Any]):
     def page(
         self, principal: Principal | None, after: int, size: int | None
     ) -> tuple[list[JSON], int | None]:
-        """Return definitions behind `after`, and the last position if there are more."""
+        """Return definitions behind `after`, and the last position if more follow."""
         if after == 0 and size is None and not self.restricted:
             if self.wires is None:
                 self.wires = [entry.wire for entry in list(self.values())]
@@ -5305,11 +5521,11 @@ def _is_async(function: Callable[..., Any]) -> bool:
 def _check_uri(uri: str) -> None:
     # resources-12: URI schemes MUST be in accordance with RFC 3986
     if not _URI.fullmatch(uri):
-        raise ValueError(f"not an RFC 3986 URI: {uri!r}; percent-encode what is special")
+        raise ValueError(f"not an RFC 3986 URI: {uri!r}; percent-encode the rest")
 
 
 def _defined(function: Callable[..., Any], **given: JSON) -> dict[str, JSON]:
-    """Return the members that all definitions share, checked, without those not given."""
+    """Return the members that all definitions share, checked; None is left out."""
     if given.get("description") is None:
         given["description"] = parse_docstring(inspect.getdoc(function))[0] or None
     if given.get("_meta") is not None:
@@ -5341,8 +5557,8 @@ class Method(NamedTuple):
 class Server:
     """An MCP server: register with the decorators, then run(), or await handle().
 
-    Registering is allowed at any time and from any thread; open listen streams are told.
-    Plain `def` handlers run in threads, `async def` handlers on the event loop.
+    Registering is allowed at any time and from any thread; open listen streams are
+    told. Plain `def` handlers run in threads, `async def` handlers on the event loop.
     """
 
     def __init__(
@@ -5369,7 +5585,7 @@ class Server:
         keys: secrets under which requestState and cursors are signed, the first signs,
         all verify; give all processes that serve the same clients the same. Without, a
         random one. state_seconds: how long a question may take to be answered.
-        ttl_ms: how long clients may cache lists. page_size: entries per page, None = all.
+        ttl_ms: how long clients may cache lists. page_size: entries per page, or None.
         mask_errors: hide the text of exceptions other than ToolError from clients.
         subscriptions: False turns change notifications off. declare: capabilities to
         declare although nothing is registered yet: "tools", "resources", "prompts".
@@ -5378,7 +5594,9 @@ class Server:
         self.info = {"name": name, "version": version}
         self.info |= {k: v for k, v in info.items() if v is not None}
         self.instructions = instructions
-        self.keys = tuple(keys) or (secrets.token_bytes(32),)
+        self.keys = tuple(keys) or (os.urandom(32),)
+        if not all(self.keys):
+            raise ValueError("an empty key signs nothing")
         self.state_seconds = state_seconds
         # caching-11: MUST be >= 0
         self.ttl_ms = _check_ttl(ttl_ms)
@@ -5388,14 +5606,7 @@ class Server:
         self.clock = clock
         self.subscriptions = Subscriptions()
         self.extensions: dict[str, Extension] = {}
-        self._registries = {
-            "tools": _Registry("toolsListChanged", "notifications/tools/list_changed"),
-            "resources": _Registry(*_RESOURCES_CHANGED),
-            "templates": _Registry(*_RESOURCES_CHANGED),
-            "prompts": _Registry(
-                "promptsListChanged", "notifications/prompts/list_changed"
-            ),
-        }
+        self._registries = {kind: _Registry(*_CHANGED[kind]) for kind in _CHANGED}
         for feature in declare:
             self._registries[feature].used = True
         self._completers: dict[tuple[str, str], _Entry] = {}
@@ -5496,8 +5707,9 @@ class Server:
             return True
         if feature == "completions":
             return bool(self._completers)
-        registries = ("resources", "templates") if feature == "resources" else (feature,)
-        return any(self._registries[name].used for name in registries)
+        if feature == "resources" and self._registries["templates"].used:
+            return True
+        return self._registries[feature].used
 
     def _unknown_method(self, name: str) -> MethodNotFound:
         message = f"Method not found: {name[:100]}"
@@ -5515,10 +5727,10 @@ class Server:
             return InternalError("Internal error")
         return InternalError(f"{type(error).__name__}: {error}")
 
-    # --- state of multi round-trip requests --------------------------------------------
+    # --- state of multi round-trip requests -------------------------------------------
 
     def _binding(self, request: Request) -> JSON:
-        """Name the request that a state belongs to: only its repetition may bring it."""
+        """Name the request that a state belongs to: only its repetition has it."""
         params = request.params
         principal = request.principal
         return [
@@ -5531,6 +5743,8 @@ class Server:
 
     def _open_state(self, request: Request) -> _Replay:
         params = request.params
+        if "inputResponses" not in params and "requestState" not in params:
+            return _Replay(None, {})
         responses = params.get("inputResponses")
         # mrtr-29: SHOULD be a valid InputResponses object
         if "inputResponses" in params and not (
@@ -5599,9 +5813,17 @@ class Server:
             self._methods[name] = Method(handler)
         self._filters.update(extension.filters)
         self._names.update(extension.names)
-        self._result_types |= dict.fromkeys(extension.result_types, extension.identifier)
+        self._result_types |= dict.fromkeys(
+            extension.result_types, extension.identifier
+        )
         self._logs = self._logs or bool(extension.methods)
         self.extensions[extension.identifier] = extension
+
+    @typing.overload
+    def tool(self, function: _Function, /) -> _Function: ...
+
+    @typing.overload
+    def tool(self, /, **options: Any) -> Callable[[_Function], _Function]: ...
 
     def tool(
         self,
@@ -5670,16 +5892,16 @@ class Server:
         ttl_ms: int | None = None,
         cache_scope: str | None = None,
         scopes: Iterable[str] = (),
-    ) -> Callable[[Callable[..., Any]], Any]:
+    ) -> Callable[[_Function], _Function]:
         """Register a resource, or with `{variables}` in the URI a resource template.
 
         The handler returns str (text), bytes (blob), Contents or a list of them, or any
-        JSON value; None means that there is no such resource. A template's variables are
-        its parameters, converted as their hints say; URIs are compared as they stand.
+        JSON value; None means that there is no such resource. A template's variables
+        are its parameters, converted as their hints say; URIs are compared as they stand.
         """
         options = locals()
 
-        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        def register(function: _Function) -> _Function:
             self._add_resource(function, options)
             return function
 
@@ -5720,6 +5942,12 @@ class Server:
             caching=caching,
         )
         self._add("resources" if template is None else "templates", uri, entry)
+
+    @typing.overload
+    def prompt(self, function: _Function, /) -> _Function: ...
+
+    @typing.overload
+    def prompt(self, /, **options: Any) -> Callable[[_Function], _Function]: ...
 
     def prompt(
         self,
@@ -5824,6 +6052,11 @@ class Server:
 
     # --- running ----------------------------------------------------------------------
 
+    @property
+    def asgi(self) -> Callable[..., Awaitable[None]]:
+        """Return an ASGI 3 application; asgi_app() is the same with options."""
+        return asgi_app(self)
+
     def run(self, http: int | str | None = None, **options: Any) -> int:
         """Serve until the end: stdio, or HTTP if `http` is PORT or "HOST:PORT".
 
@@ -5838,7 +6071,7 @@ class Server:
 
 
 def _register(decorator: Callable[..., Any], options: JSON, function: Any) -> Any:
-    """Call a decorator method again with its options, now that the function is known."""
+    """Call a decorator method again, now that the function is known."""
     rest = {k: v for k, v in options.items() if k not in ("self", "function")}
     return decorator(function, **rest)
 
@@ -5886,7 +6119,7 @@ def _merge(into: dict[str, JSON], other: dict[str, JSON]) -> None:
 
 
 def _asked_in(group: BaseExceptionGroup[Any]) -> InputRequired:
-    """Unite the questions of tasks that ran side by side; else raise the group again."""
+    """Unite the questions of tasks that ran side by side, or raise the group."""
     asked, others = group.split(InputRequired)
     if asked is None or others is not None:
         raise group
@@ -5900,7 +6133,7 @@ def _asked_in(group: BaseExceptionGroup[Any]) -> InputRequired:
     return InputRequired(requests)
 
 
-# --- the methods --------------------------------------------------------------------------
+# --- the methods ----------------------------------------------------------------------
 #
 # One signature: (server, ctx, params) -> result without what Server._finish adds.
 
@@ -5917,7 +6150,7 @@ async def _discover(server: Server, ctx: Context, params: JSON) -> JSON:
 
 
 def _lister(kind: str, member: str) -> MethodHandler:
-    """Make the handler of a list method.               spec: server/utilities/pagination"""
+    """Make the handler of a list method.           spec: server/utilities/pagination"""
 
     async def listing(server: Server, ctx: Context, params: JSON) -> JSON:
         after = 0
@@ -5941,7 +6174,7 @@ def _lister(kind: str, member: str) -> MethodHandler:
 
 
 async def _call_tool(server: Server, ctx: Context, params: JSON) -> JSON:
-    """Answer tools/call.                                            spec: server/tools"""
+    """Answer tools/call.                                          spec: server/tools"""
     name, arguments = params.get("name"), params.get("arguments", {})
     if not isinstance(name, str):
         raise InvalidParams("params.name must be a string")
@@ -5994,9 +6227,14 @@ def _tool_result(tool: _ToolEntry, value: Any) -> JSON:
         found = {"content": [] if value is None else [text(value)]}
     else:
         structured = to_json(value)
+        try:
+            shown = _serialise(structured)
+        except ValueError as error:
+            flaw = _not_finite(structured) or error
+            raise ToolError(f"The result is not JSON: {flaw}") from None
         # tools-37: SHOULD also return the serialized JSON in a text block
         found = {
-            "content": [{"type": "text", "text": _serialise(structured)}],
+            "content": [{"type": "text", "text": shown}],
             "structuredContent": structured,
         }
     if tool.output is not None and not found.get("isError"):
@@ -6004,22 +6242,41 @@ def _tool_result(tool: _ToolEntry, value: Any) -> JSON:
     return found
 
 
+def _not_finite(value: JSON, path: str = "result") -> str | None:
+    """Name the first number that JSON cannot write, if there is one."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{path} is {value}"
+    members: Iterable[tuple[Any, JSON]] = ()
+    if isinstance(value, dict):
+        members = value.items()
+    elif isinstance(value, list):
+        members = enumerate(value)
+    found = (_not_finite(one, f"{path}[{key!r}]") for key, one in members)
+    return next((one for one in found if one is not None), None)
+
+
 def _has_content(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and any(isinstance(v, Content) for v in value)
+    return isinstance(value, (list, tuple)) and any(
+        isinstance(v, Content) for v in value
+    )
 
 
 def _check_output(tool: _ToolEntry, found: JSON) -> None:
     # tools-38: MUST provide structured results that conform to the output schema
     if "structuredContent" not in found:
-        raise TypeError("the tool has an output schema but returned no structured value")
-    violations = tool.output.violations(found["structuredContent"]) if tool.output else []
+        raise TypeError(
+            "the tool has an output schema, but its result no structured value"
+        )
+    violations = (
+        tool.output.violations(found["structuredContent"]) if tool.output else []
+    )
     if violations:
         listed = "; ".join(map(str, violations))
         raise TypeError(f"the result does not fit the output schema: {listed}")
 
 
 async def _read_resource(server: Server, ctx: Context, params: JSON) -> JSON:
-    """Answer resources/read.                                   spec: server/resources"""
+    """Answer resources/read.                                  spec: server/resources"""
     uri = params.get("uri")
     # resources-17: MUST validate all URIs
     if not isinstance(uri, str) or len(uri) > MAX_URI or not _URI_SHAPE.fullmatch(uri):
@@ -6045,7 +6302,9 @@ async def _read_resource(server: Server, ctx: Context, params: JSON) -> JSON:
     return {"contents": _contents(resource, uri, value), **resource.caching}
 
 
-def _find_resource(server: Server, uri: str) -> tuple[_ResourceEntry, dict[str, str]] | None:
+def _find_resource(
+    server: Server, uri: str
+) -> tuple[_ResourceEntry, dict[str, str]] | None:
     """Find by exact URI, then by the templates, the most specific one first."""
     resource = server._registries["resources"].get(uri)
     if resource is not None:
@@ -6067,11 +6326,13 @@ def _contents(resource: _ResourceEntry, uri: str, value: Any) -> list[JSON]:
     mime_type = resource.wire.get("mimeType")
     if isinstance(value, (str, bytes)):
         return [contents(uri, value, mime_type)]
-    return [contents(uri, _encode_text(to_json(value)), mime_type or "application/json")]
+    return [
+        contents(uri, _encode_text(to_json(value)), mime_type or "application/json")
+    ]
 
 
 async def _get_prompt(server: Server, ctx: Context, params: JSON) -> JSON:
-    """Answer prompts/get.                                        spec: server/prompts"""
+    """Answer prompts/get.                                       spec: server/prompts"""
     name, arguments = params.get("name"), params.get("arguments", {})
     prompt: _PromptEntry | None = server._registries["prompts"].get(str(name))
     # prompts-12: SHOULD be -32602 for an unknown prompt or missing arguments
@@ -6137,7 +6398,7 @@ def _from_text(
 
 
 async def _complete(server: Server, ctx: Context, params: JSON) -> JSON:
-    """Answer completion/complete.                     spec: server/utilities/completion"""
+    """Answer completion/complete.                  spec: server/utilities/completion"""
     entry = _completion_target(server, params.get("ref"))
     entry.check_scopes(ctx.principal)
     argument, context = params.get("argument"), params.get("context") or {}
@@ -6203,10 +6464,9 @@ async def _listen(server: Server, ctx: Context, params: JSON) -> JSON:
     server.subscriptions.add(subscription)
     try:
         # subscriptions-02: MUST be the first message
+        name = "notifications/subscriptions/acknowledged"
         await ctx._send(
-            subscription.tag(
-                "notifications/subscriptions/acknowledged", {"notifications": honoured}
-            )
+            Change(name, {"notifications": honoured}).message(subscription.id)
         )
         while not subscription.ended:
             await subscription.wait()
@@ -6247,7 +6507,12 @@ def _resource_filter(ctx: Context, value: JSON) -> tuple[JSON, Iterable[Hashable
     return honoured, [("resourceSubscriptions", uri) for uri in honoured]
 
 
-_RESOURCES_CHANGED = "resourcesListChanged", "notifications/resources/list_changed"
+_CHANGED = {  # kind of entry -> filter and notification of its changes
+    "tools": ("toolsListChanged", "notifications/tools/list_changed"),
+    "resources": ("resourcesListChanged", "notifications/resources/list_changed"),
+    "templates": ("resourcesListChanged", "notifications/resources/list_changed"),
+    "prompts": ("promptsListChanged", "notifications/prompts/list_changed"),
+}
 _UNSTRUCTURED = (str, type(None), Content, Result)
 FILTERS: dict[str, ListenFilter] = {
     "toolsListChanged": _list_filter("tools")("toolsListChanged"),
@@ -6287,7 +6552,7 @@ METHODS: dict[str, Method] = {
 #   request = round (question round)*     round = one Request through the Exchange
 
 CALL_TIMEOUT = 60.0
-PROBE_TIMEOUT = 10.0  # for the answer to the first server/discover
+PROBE_TIMEOUT = 30.0  # for server/discover, the start of the server included
 MAX_ROUNDS = 10  # times that a server may ask before it answers
 MAX_PAGES = 1000
 CACHE_SIZE = 16 * 1024 * 1024  # characters of JSON
@@ -6317,6 +6582,11 @@ _OUTDATES = {  # notification -> the methods whose cached results it makes stale
     ),
     "notifications/resources/updated": ("resources/read",),
 }
+
+
+def _chance() -> float:
+    """Return a random number from 0 to 1, without importing `random`."""
+    return int.from_bytes(os.urandom(7), "big") / 2**56
 
 
 class InvalidResponse(TransportError):
@@ -6360,13 +6630,21 @@ class Reply(dict[str, JSON]):
     @property
     def text(self) -> str:
         """Return all text of a tool's, prompt's or resource's result, one string."""
-        blocks = [*self.get("content", ()), *self.get("contents", ())]
-        for message in self.get("messages", ()):
-            content = message.get("content")
-            blocks += content if isinstance(content, list) else [content]
-        found = [block for block in blocks if isinstance(block, dict)]
-        texts = [one.get("text", one.get("resource", {}).get("text")) for one in found]
-        return "\n".join(text for text in texts if isinstance(text, str))
+        return "\n".join(
+            text
+            for block in self.blocks
+            for holder in (block, block.get("resource"))
+            if isinstance(holder, dict)
+            if isinstance(text := holder.get("text"), str)
+        )
+
+    @property
+    def blocks(self) -> list[dict[str, JSON]]:
+        """Return all content blocks of a tool's, prompt's or resource's result."""
+        found = _as_objects(self.get("content")) + _as_objects(self.get("contents"))
+        for message in _as_objects(self.get("messages")):
+            found += _as_objects(message.get("content"))
+        return found
 
     @property
     def structured(self) -> JSON:
@@ -6381,8 +6659,17 @@ class Reply(dict[str, JSON]):
     @property
     def server_info(self) -> JSON:
         """Return the server's name and version, as it says itself; may be empty."""
-        meta = self.get("_meta")
-        return (meta.get(META_SERVER_INFO) if isinstance(meta, dict) else None) or {}
+        return _as_object(_as_object(self.get("_meta")).get(META_SERVER_INFO))
+
+
+def _as_objects(value: JSON) -> list[dict[str, JSON]]:
+    """Return the objects in a list, or the object itself: anything may have come."""
+    values = value if isinstance(value, list) else [value]
+    return [one for one in values if isinstance(one, dict)]
+
+
+def _as_object(value: JSON) -> dict[str, JSON]:
+    return value if isinstance(value, dict) else {}
 
 
 class CallOptions(typing.TypedDict, total=False):
@@ -6462,6 +6749,21 @@ class Client:
     Raises RemoteError for the server's JSON-RPC errors, TimeoutError, and
     TransportError for everything else that fails. What a tool says went wrong is no
     exception: look at Reply.is_error. Cancelling the awaiting task cancels the call.
+
+    target          see connect(); the client closes it in the end
+    on_elicit       `(client, params)`: answers a form with {"action": "accept",
+                    "content": {...}}, "decline" or "cancel"
+    on_url          asks the user, who MUST see all of params["url"], whether to open
+                    it; True or False
+    on_sample       returns a CreateMessageResult
+    roots           file:// URIs, paths, or Root objects
+    capabilities    added to those that follow from the four above
+    info            the client's name and version, or None to stay anonymous
+    discover        ask for the server's versions on entry
+    bridge          wraps the Exchange to a server of an earlier revision; without, it
+                    is a LegacyServer
+    validate        hold structured results against the tool's outputSchema
+    stale_on_error  serve outdated cached results while the server fails
     """
 
     def __init__(
@@ -6484,23 +6786,11 @@ class Client:
         stale_on_error: bool = False,
         retry_delay: float = RETRY_DELAY,
         clock: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] = random.random,
+        chance: Callable[[], float] = _chance,
         ids: Iterator[Id] | None = None,
         **options: typing.Unpack[CallOptions],
     ) -> None:
-        """Prepare a client; nothing is sent yet.
-
-        target: see connect(); the client closes it in the end.
-        on_elicit(client, params): answers forms, with {"action": "accept", "content":
-        {...}}, "decline" or "cancel". on_url: asks for consent to open params["url"],
-        of which the user MUST see all; True or False. on_sample: returns a
-        CreateMessageResult. roots: file:// URIs, paths, or Root objects. Each of the
-        four declares its capability; `capabilities` are added. info: None to stay
-        anonymous. discover: ask for the server's versions on entry. bridge: wraps the
-        Exchange when the server is of an earlier revision; without, LegacyServer.
-        validate: hold structured results against the tool's outputSchema.
-        stale_on_error: serve outdated cached results while the server fails.
-        """
+        """Prepare a client; nothing is sent yet. `options` are the calls' defaults."""
         names = dict(MIRRORED_NAMES)
         self._result_types = {COMPLETE, ASKING}
         for extension in extensions:
@@ -6548,7 +6838,11 @@ class Client:
         if roots:
             found["roots"] = {}
         if extensions:
-            found["extensions"] = {one.identifier: one.settings for one in extensions}
+            # versioning-05: MUST follow the _meta key rules, with a prefix
+            found["extensions"] = {
+                check_meta_key(one.identifier, prefixed=True): one.settings
+                for one in extensions
+            }
         return found
 
     async def __aenter__(self) -> Client:
@@ -6627,7 +6921,8 @@ class Client:
         self._legacy = error if isinstance(error, LegacyServer) else None
         if self._legacy is None:
             versions = await self._initialize_versions()
-            self._legacy = LegacyServer(versions, f"server/discover: {error}")
+            code = f"error {error.code}: " if isinstance(error, RemoteError) else ""
+            self._legacy = LegacyServer(versions, f"server/discover: {code}{error}")
         raise self._legacy from None
 
     async def _initialize_versions(self) -> list[str]:
@@ -6647,7 +6942,8 @@ class Client:
 
     def _select(self, offered: JSON, how: str) -> None:
         """Choose the revision for all further requests; raises LegacyServer."""
-        offered = [one for one in offered if isinstance(one, str)]
+        offered = offered if isinstance(offered, list) else []
+        offered = [one for one in offered[:100] if isinstance(one, str)]
         # versioning-02: SHOULD select a common version, or tell the user
         common = [version for version in SUPPORTED_VERSIONS if version in offered]
         if not common:
@@ -6720,9 +7016,8 @@ class Client:
         try:
             return await self._send(method, params, options)
         except RemoteError as error:
-            data = error.data if isinstance(error.data, dict) else {}
             if error.code == UnsupportedProtocolVersion.code:
-                self._select(data.get("supported") or (), error.message)
+                self._select(_as_object(error.data).get("supported"), error.message)
             elif error.code == HeaderMismatch.code and method == "tools/call":
                 # http-57: SHOULD look for changes to the tool, then retry
                 again = options.copy()
@@ -6742,7 +7037,7 @@ class Client:
         id = next(self._ids)
         headers = {**(options.get("headers") or {}), **self._mirrored(method, params)}
         params = {**params, "_meta": self._meta(id, options)}
-        request = Request(id, method, params, headers)
+        request = Request(id, method, params, headers or None)
         # cancellation-06, cancellation-08: SHOULD have a timeout, settable per request
         timeout = options.get("timeout", CALL_TIMEOUT)
         limit = asyncio.get_running_loop().time() + options.get("max_timeout", 0.0)
@@ -6758,7 +7053,7 @@ class Client:
         except TimeoutError:
             if deadline.expired():
                 # cancellation-07: leaving the Exchange has told the server
-                raise TimeoutError(f"{method}: no answer in time") from None
+                raise TimeoutError(f"{method} was not answered in time") from None
             raise
         return self._read(method, response)
 
@@ -6781,7 +7076,7 @@ class Client:
 
     async def _notified(self, message: JSON, options: CallOptions) -> None:
         """Pass on a notification that came with a request."""
-        method, params = message.get("method"), message.get("params") or {}
+        method, params = str(message.get("method")), _as_object(message.get("params"))
         if method == "notifications/progress" and "on_progress" in options:
             await _maybe(options["on_progress"](params))
         elif method == "notifications/message" and "on_log" in options:
@@ -6789,7 +7084,7 @@ class Client:
         else:
             self._outdate(method, params)
 
-    def _outdate(self, method: JSON, params: JSON) -> None:
+    def _outdate(self, method: str, params: dict[str, JSON]) -> None:
         """Drop the cached results that a change notification is about."""
         for stale in _OUTDATES.get(method, ()):
             uri = params.get("uri") if stale == "resources/read" else None
@@ -6844,8 +7139,8 @@ class Client:
 
     async def _answer(self, question: JSON, questions: JSON) -> JSON:
         """Answer one question; raises UnansweredInput for what we did not offer."""
-        question = question if isinstance(question, dict) else {}
-        method, params = question.get("method"), question.get("params") or {}
+        question = _as_object(question)
+        method, params = str(question.get("method")), _as_object(question.get("params"))
         url = params.get("mode") == "url"
         needed = _needed(method, params)
         # mrtr-18: MUST NOT be sent without the capability; nobody is bothered with it
@@ -6862,8 +7157,10 @@ class Client:
             _check_web_address(params.get("url"), questions)
         answer = await _maybe(ask(self, params))
         if method == "sampling/createMessage":
-            return _sampled(answer)
-        return _elicited(answer, None if url else params.get("requestedSchema"))
+            if not {"role", "content", "model"} <= _as_object(answer).keys():
+                raise ValueError("on_sample has to return role, content and model")
+            return answer
+        return _elicited(answer, params)
 
     # --- tools                                                   spec: server/tools ---
 
@@ -6958,9 +7255,9 @@ class Client:
         try:
             return await self.request("resources/read", {"uri": uri}, **options)
         except RemoteError as error:
-            data = error.data if isinstance(error.data, dict) else {}
+            named = _as_object(error.data).get("uri") == uri
             # resources-15, base-23: SHOULD also accept -32002
-            if error.code == -32002 or (error.code, data.get("uri")) == (-32602, uri):
+            if error.code == -32002 or (error.code == InvalidParams.code and named):
                 raise NoSuchResource(error.message, error.data, error.code) from error
             raise
 
@@ -7021,7 +7318,7 @@ class Client:
             if not isinstance(entries, list):
                 raise InvalidResponse(f"{method}: `{member}` is not an array", page)
             found += entries
-            # pagination-05: "" is a cursor; only null and absent are the end
+            # pagination-06: "" is a cursor; only null and absent are the end
             if page.get("nextCursor") is None:
                 return found
             params = {"cursor": page["nextCursor"]}
@@ -7134,8 +7431,8 @@ def _needed(method: JSON, params: JSON) -> JSON:
     return {"roots": {}} if method == "roots/list" else None
 
 
-def _elicited(answer: Any, form: JSON) -> JSON:
-    """Build an ElicitResult from what a handler returned; `form` is None for URLs.
+def _elicited(answer: Any, params: dict[str, JSON]) -> JSON:
+    """Build an ElicitResult from what a handler returned.
 
     Raises ValueError when it does not fit the form.
     """
@@ -7145,14 +7442,20 @@ def _elicited(answer: Any, form: JSON) -> JSON:
         answer = {"action": answer}
     if answer.get("action") not in _ACTIONS:
         raise ValueError(f"the action of an answer is one of {_ACTIONS}: {answer!r}")
-    if form is None or answer["action"] != "accept":
+    if params.get("mode") == "url" or answer["action"] != "accept":
         return {"action": answer["action"]}
+    form = params.get("requestedSchema")
+    try:
+        schema = Schema(form)
+    except SchemaError as error:
+        raise InvalidResponse(f"the form's schema is unusable: {error}", form) from None
     # elicitation-12: SHOULD pre-populate with the defaults
-    properties = form.get("properties") or {} if isinstance(form, dict) else {}
-    content = {k: v["default"] for k, v in properties.items() if "default" in v}
+    properties = _as_object(_as_object(form).get("properties"))
+    fields = {name: _as_object(field) for name, field in properties.items()}
+    content = {k: field["default"] for k, field in fields.items() if "default" in field}
     content |= answer.get("content") or {}
     # elicitation-45: SHOULD validate against the provided schema
-    violations = Schema(form).violations(content)
+    violations = schema.violations(content)
     if violations:
         raise ValueError(f"the answer does not fit: {'; '.join(map(str, violations))}")
     return {"action": "accept", "content": content}
@@ -7161,9 +7464,11 @@ def _elicited(answer: Any, form: JSON) -> JSON:
 def _check_web_address(url: JSON, questions: JSON) -> None:
     """Refuse what nobody should be asked to open."""
     # elicitation-14, elicitation-34: MUST be valid, MUST be handled carefully
-    parts = urllib.parse.urlsplit(url) if isinstance(url, str) else None
-    if parts is None or parts.scheme not in ("https", "http") or not parts.hostname:
-        raise UnansweredInput(f"The server asks to open {url!r:.200}", questions)
+    with contextlib.suppress(ValueError):
+        parts = urllib.parse.urlsplit(str(url))
+        if parts.scheme in ("https", "http") and parts.hostname:
+            return
+    raise UnansweredInput(f"The server asks to open {url!r:.200}", questions)
 
 
 def url_warnings(url: str) -> list[str]:
@@ -7183,14 +7488,16 @@ def url_warnings(url: str) -> list[str]:
     return found
 
 
+def _file_uri(path: str) -> str:
+    import pathlib  # here, because few clients need it
+
+    return pathlib.Path(path).resolve().as_uri()
+
+
 def _root(root: str | JSON) -> JSON:
     """Return a Root; raises ValueError for one that is no file or leads elsewhere."""
     if isinstance(root, str):
-        path = (
-            root
-            if root.startswith("file://")
-            else pathlib.Path(root).resolve().as_uri()
-        )
+        path = root if root.startswith("file://") else _file_uri(root)
         root = {"uri": path}
     uri = root["uri"]
     # roots-03: MUST be a file:// URI; roots-04: MUST NOT allow path traversal
@@ -7238,7 +7545,10 @@ class _Cache:
         public = result.get("cacheScope") == "public"
         for whole in ((*key, context), (*key, None)):
             self._remove(whole)
-        text = _encode_json(result)
+        try:
+            text = _encode_json(result) if seconds > 0 else ""
+        except RecursionError:
+            return
         if seconds <= 0 or len(text) > self._size:
             return
         whole = (*key, None if public else context)
@@ -7307,6 +7617,7 @@ class Listening:
         self._waiting: dict[str, Notification] = {}
         self._news = asyncio.Event()
         self._ready = asyncio.Event()
+        self._acknowledged = False
         self._failure: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
         self._id: Id = 0
@@ -7335,7 +7646,7 @@ class Listening:
         except BaseException:
             await self.aclose()
             raise
-        if self._failure is not None:
+        if self._failure is not None and not self._acknowledged:
             raise self._failure
         return self
 
@@ -7363,7 +7674,8 @@ class Listening:
 
     async def _run(self) -> None:
         """Keep a stream open until its end."""
-        for attempt in itertools.count():
+        client, attempt = self._client, 0
+        while True:
             try:
                 await self._stream()
                 self.ended = True
@@ -7371,20 +7683,16 @@ class Listening:
             except (TransportError, TimeoutError) as error:
                 # subscriptions-09: MAY reconnect after an end without result
                 # subscriptions-10: MUST listen again on a new connection
-                if (
-                    not (self._relisten and self._ready.is_set())
-                    or self._client._closed
-                ):
+                again = self._relisten and self._acknowledged and not client._closed
+                if not again:
                     self._failure = error
                     break
-                attempt = 0 if self._deadline is None else attempt
                 _log.info("listening again: %s", error)
             except Exception as error:
                 self._failure = error
                 break
-            await asyncio.sleep(
-                backoff(attempt, self._client._retry_delay, self._client._chance)
-            )
+            attempt = 0 if self._deadline is None else attempt + 1
+            await asyncio.sleep(backoff(attempt, client._retry_delay, client._chance))
         self._ready.set()
         self._news.set()
 
@@ -7403,22 +7711,23 @@ class Listening:
         client._read("subscriptions/listen", response)
 
     async def _receive(self, message: JSON) -> None:
-        method, params = str(message.get("method")), message.get("params") or {}
-        meta = params.get("_meta") or {}
+        method, params = str(message.get("method")), _as_object(message.get("params"))
+        meta = _as_object(params.get("_meta"))
         # subscriptions-05: MUST be correlated; on HTTP the stream itself does that
         if META_SUBSCRIPTION_ID in meta and not _same_id(
             meta[META_SUBSCRIPTION_ID], self._id
         ):
             _log.warning("ignored a notification of another subscription: %s", method)
         elif method == "notifications/subscriptions/acknowledged":
-            self._acknowledged(params)
+            self._accept(params)
         else:
             if self._deadline is not None:
                 _log.warning("%s came before the acknowledgement", method)
             self._client._outdate(method, params)
             self._put(Notification(method, params))
 
-    def _acknowledged(self, params: JSON) -> None:
+    def _accept(self, params: JSON) -> None:
+        """Take the acknowledgement."""
         honoured = params.get("notifications")
         self.honoured = honoured if isinstance(honoured, dict) else {}
         # subscriptions-04: SHOULD be checked against what was requested
@@ -7427,11 +7736,12 @@ class Listening:
         if self._deadline is not None:
             self._deadline.reschedule(None)
             self._deadline = None
-        if self._ready.is_set():
+        if self._acknowledged:
             for method in _OUTDATES.values():
                 for stale in method:
                     self._client._cache.drop(stale)
             self._put(MAY_HAVE_MISSED)
+        self._acknowledged = True
         self._ready.set()
 
     def _put(self, change: Notification) -> None:
@@ -7678,13 +7988,20 @@ class SyncClient:
         """End the connection and wake whoever waits; from any thread."""
         if self._loop.is_closed():
             return
-        for future in list(self._waiting):
-            future.cancel()
         with contextlib.suppress(TransportError):
-            self._wait(self.client.aclose())
+            self._wait(self._finish())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        for future in list(self._waiting):  # came too late to be started
+            future.cancel()
+
+    async def _finish(self) -> None:
+        await self.client.aclose()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
 
 
 def _in_thread(callback: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
@@ -7700,34 +8017,34 @@ def _in_thread(callback: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
 # ==================================================================================
 #
 #   Schema({...}) -> check against the meta-schema -> index $id and anchors
-#                 -> compile each keyword to a closure -> violations(value)
+#                 -> compile each keyword to closures -> violations(value)
 #
-# A schema becomes one function, `check(value, run, depth)`, that calls the functions
+# A schema becomes one function, `check(value, run, notes)`, that calls the functions
 # of its keywords. They return nothing if the value fits, and failures otherwise. A
 # failure stays a bare tuple until somebody wants to read it, because `anyOf` throws
 # most of them away; its path grows from the inside out, so a fit pays for none.
 #
 # `unevaluatedProperties` and `unevaluatedItems` must know what their neighbours looked
-# at. Only the schemas that such a keyword can see write notes (`run.notes`).
+# at: `notes` is the set of those names or indices, or None where nobody asks.
 #
 # Nothing is ever fetched: a reference leads into the schema itself, into `resources`,
 # or to the meta-schemas below. Anything else is an error at construction.
 
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SCHEMA_STEPS = 100_000  # sub-schema evaluations allowed in one validation
-SCHEMA_DEPTH = 150  # nesting of evaluations; each takes 2 to 4 of Python's 1000 frames
+SCHEMA_DEPTH = 150  # references within references; each takes 4 to 6 of 1000 frames
 # `re` can't be interrupted. The bound below tames patterns of polynomial cost; against
 # exponential ones, such as (a+)+$, only the author of the schema can help.
 SCHEMA_PATTERN_INPUT = 10_000  # characters of a string that a pattern may look at
 _SHOWN = 60  # characters of a value that a message shows
+_LISTED = 20  # alternatives that a message lists
 
 
 class SchemaError(ValueError):
     """Refuse a schema: invalid, of another dialect, unresolvable or too expensive."""
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(NamedTuple):
     """Say where a value breaks the schema, which keyword it breaks, and how."""
 
     path: tuple[str | int, ...]
@@ -7747,8 +8064,9 @@ class Schema:
     `schema` and `value` are what `json.loads` gives. `resources` maps the URIs that
     `$ref` and `$schema` may name to documents. `format` asserts only if `formats` is
     true. Raises `SchemaError` at once for a schema that can't be used, and later for a
-    value that takes more than `steps` evaluations of sub-schemas, nests them deeper
-    than `SCHEMA_DEPTH`, or puts a string over `SCHEMA_PATTERN_INPUT` to a pattern.
+    value that takes more than `steps` evaluations of sub-schemas, nests references
+    deeper than `SCHEMA_DEPTH`, or has a pattern search a string of more characters
+    than `SCHEMA_PATTERN_INPUT`.
     """
 
     def __init__(
@@ -7763,21 +8081,15 @@ class Schema:
             raise SchemaError(f"#: expected object or boolean, got {_show(schema)}")
         self._steps = steps
         try:
-            compiler = _Compiler(_META_SCHEMAS | dict(resources or {}), formats)
-            root = compiler.compile(schema)
+            self._check = _Compiler(resources or {}, formats).compile(schema)
         except RecursionError:
             raise SchemaError("the schema is nested too deeply") from None
-        self._check = root.check
-        self._scope = (root.resource,)
 
     def violations(self, value: JSON, limit: int = 10) -> list[Violation]:
         """Return up to `limit` violations; [] if the value is valid."""
-        failures = self._failures(value, limit)
-        if not failures:
-            return []
         return [
             Violation(path, word, _message(word, tell, got))
-            for path, word, tell, got in failures[:limit]
+            for path, word, tell, got in self._failures(value, limit)[:limit]
         ]
 
     def is_valid(self, value: JSON) -> bool:
@@ -7786,7 +8098,7 @@ class Schema:
 
     def _failures(self, value: JSON, limit: int) -> list[_Failure]:
         try:
-            return self._check(value, _Run(self._steps, limit, self._scope), 0) or []
+            return self._check(value, _Run(self._steps, limit), None) or []
         except RecursionError:
             raise SchemaError("the value is nested too deeply") from None
 
@@ -7796,47 +8108,44 @@ class Schema:
 _Tell = str | Callable[[Any], str]  # what was expected, or what to say of the value
 _Failure = tuple[tuple[str | int, ...], str, _Tell, JSON]  # path, keyword, tell, value
 _Found = list[_Failure] | None
-_Check = Callable[[JSON, "_Run", int], _Found]
-_Maker = Callable[["_Place", str, Any], _Check | None]  # (place, keyword, its value)
-
-
-_NO_NOTES: set[str | int] = set()  # stands in where no schema is tracked
+_Notes = set[str | int] | None
+_Check = Callable[[JSON, "_Run", _Notes], _Found]
+_Maker = Callable[["_Place", str, Any], list[_Check]]  # (place, keyword, its value)
 
 
 class _Run:
     """Hold the state of one validation."""
 
-    __slots__ = ("steps", "limit", "scope", "notes")
+    __slots__ = ("steps", "depth", "limit", "scope")
 
-    def __init__(self, steps: int, limit: int, scope: tuple[_Resource, ...]) -> None:
+    def __init__(self, steps: int, limit: int) -> None:
         self.steps = steps  # evaluations left
+        self.depth = 0  # references that are being followed
         self.limit = limit  # failures after which looking further is pointless
-        self.scope = scope  # resources entered, outermost first, for $dynamicRef
-        self.notes = _NO_NOTES  # names or indices evaluated, if tracked
+        self.scope: tuple[_Resource, ...] = ()  # entered, outermost first
 
 
-def _accept(value: JSON, run: _Run, depth: int) -> _Found:
+def _accept(value: JSON, run: _Run, notes: _Notes) -> _Found:
     return None
 
 
-def _refuse(value: JSON, run: _Run, depth: int) -> _Found:
+def _refuse(value: JSON, run: _Run, notes: _Notes) -> _Found:
     return [((), "false", "no value at all", value)]
 
 
 def _node(checks: list[_Check]) -> _Check:
     """Join the keywords of one schema, and charge for each evaluation."""
-
     only = checks[0] if len(checks) == 1 else None  # worth a tenth of the time
 
-    def check(value: JSON, run: _Run, depth: int) -> _Found:
+    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
         run.steps -= 1
-        if run.steps < 0 or depth > SCHEMA_DEPTH:
-            raise _exhausted(run)
+        if run.steps < 0:
+            raise SchemaError("too many evaluations of sub-schemas for one value")
         if only:
-            return only(value, run, depth)
+            return only(value, run, notes)
         failures: _Found = None
         for keyword in checks:
-            found = keyword(value, run, depth)
+            found = keyword(value, run, notes)
             if found:
                 failures = failures + found if failures else found
                 # After a wrong type, the other keywords would only add noise.
@@ -7847,29 +8156,30 @@ def _node(checks: list[_Check]) -> _Check:
     return check
 
 
-def _exhausted(run: _Run) -> SchemaError:
-    if run.steps < 0:
-        return SchemaError("too many evaluations of sub-schemas for one value")
-    return SchemaError(f"sub-schemas nest deeper than {SCHEMA_DEPTH} for one value")
+def _noting(node: _Check, late: list[_Check]) -> _Check:
+    """Give a schema notes of its own, and run its `unevaluated*` last."""
 
-
-def _tracked(node: _Check, late: list[_Check], merge: bool) -> _Check:
-    """Give a schema its own notes; run `unevaluated*` last; pass notes on if it fits.
-
-    `merge` is false if the parent's notes are about another value.
-    """
-
-    def check(value: JSON, run: _Run, depth: int) -> _Found:
-        outer, run.notes = run.notes, set()
-        failures = node(value, run, depth)
+    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
+        own: set[str | int] = set()
+        failures = node(value, run, own)
         for keyword in late:
-            failures = failures or keyword(value, run, depth)
-        if merge and not failures:
-            outer |= run.notes
-        run.notes = outer
+            failures = failures or keyword(value, run, own)
+        if notes is not None:
+            notes |= own
         return failures
 
     return check
+
+
+def _attempt(branch: _Check, value: JSON, run: _Run, notes: _Notes) -> _Found:
+    """Evaluate a branch that may fail without harm; then its notes don't count."""
+    if notes is None:
+        return branch(value, run, None)
+    own: set[str | int] = set()
+    found = branch(value, run, own)
+    if not found:
+        notes |= own
+    return found
 
 
 # ---- Messages and values ----
@@ -7901,9 +8211,9 @@ def _show(value: JSON) -> str:
     return text
 
 
-def _show_all(values: Iterable[JSON]) -> str:
-    shown = [_show(value) for value in itertools.islice(values, 21)]
-    return ", ".join(shown[:20]) + (", ..." if len(shown) > 20 else "")
+def _listed(texts: Iterable[str], separator: str = ", ") -> str:
+    few = list(itertools.islice(texts, _LISTED + 1))
+    return separator.join(few[:_LISTED] + ["..."] * (len(few) > _LISTED))
 
 
 def _message(keyword: str, tell: _Tell, got: JSON) -> str:
@@ -7913,15 +8223,6 @@ def _message(keyword: str, tell: _Tell, got: JSON) -> str:
     name = next(names, type(got).__name__)
     kind = f" ({name})" if keyword == "type" and got is not None else ""
     return f"expected {tell}, got {_show(got)}{kind}"
-
-
-def _is(value: JSON, name: str) -> bool:
-    """Return whether a value is of a JSON type: 1.0 is an integer, true is not."""
-    if isinstance(value, bool):
-        return name == "boolean"
-    if name == "integer" and isinstance(value, float):
-        return value.is_integer()
-    return isinstance(value, _TYPES[name])
 
 
 def _key(value: JSON) -> Any:
@@ -7943,34 +8244,38 @@ def _is_multiple(value: int | float, step: int | float) -> bool:
     """Divide exactly, and take floats for the decimals they were written as."""
     if isinstance(value, int) and isinstance(step, int):
         return value % step == 0
-    if value != value or abs(value) == float("inf"):
+    from fractions import Fraction  # here, because few schemas need it
+
+    try:
+        top, bottom = (
+            Fraction(repr(number) if isinstance(number, float) else number)
+            for number in (value, step)
+        )
+    except ValueError:  # infinite, or no number at all
         return False
-    (top, bottom), (step_top, step_bottom) = _ratio(value), _ratio(step)
-    return top * step_bottom % (bottom * step_top) == 0
-
-
-def _ratio(value: int | float) -> tuple[int, int]:
-    number = value if isinstance(value, int) else Decimal(repr(value))
-    return number.as_integer_ratio()
+    return top % bottom == 0
 
 
 # ---- Keywords that look at the value itself ----
 
 
 def _leaf(
-    kind: type | tuple[type, ...], fits: Callable[[Any, Any], object], text: str
+    kind: type | tuple[type, ...],
+    fits: Callable[[Any, Any], object],
+    text: str,
+    prepare: Callable[[_Place, str, Any], Any] = lambda place, word, wanted: wanted,
 ) -> _Maker:
     """Return the maker of a keyword that tests values of one kind."""
 
-    def make(place: _Place, word: str, wanted: Any) -> _Check:
-        tell = text.format(_show(wanted))
+    def make(place: _Place, word: str, wanted: Any) -> list[_Check]:
+        tell, ready = text.format(_show(wanted)), prepare(place, word, wanted)
 
-        def check(value: JSON, run: _Run, depth: int) -> _Found:
+        def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
             if not isinstance(value, kind) or isinstance(value, bool):
                 return None
-            return None if fits(value, wanted) else [((), word, tell, value)]
+            return None if fits(value, ready) else [((), word, tell, value)]
 
-        return check
+        return [check]
 
     return make
 
@@ -7987,72 +8292,74 @@ def _is_unique(value: list[JSON], wanted: bool) -> bool:
     return not wanted or len(set(map(_key, value))) == len(value)
 
 
-def _type(place: _Place, word: str, wanted: str | list[str]) -> _Check:
+def _type(place: _Place, word: str, wanted: str | list[str]) -> list[_Check]:
     names = [wanted] if isinstance(wanted, str) else wanted
-    exact = frozenset(kind for name in names for kind in _TYPES[name])
-    tell = " or ".join(names)
+    kinds = tuple(kind for name in names for kind in _TYPES[name])
+    exact, tell = frozenset(kinds), " or ".join(names)
 
-    def check(value: JSON, run: _Run, depth: int) -> _Found:
-        # The exact type decides nearly always; _is knows 1.0 and subclasses.
-        if type(value) in exact or any(_is(value, name) for name in names):
+    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
+        # The exact type decides nearly always. Else: a subclass, but true is no number
+        # here; or 1.0, which is an integer.
+        if type(value) in exact or (
+            not isinstance(value, bool)
+            if isinstance(value, kinds)
+            else int in exact and isinstance(value, float) and value.is_integer()
+        ):
             return None
         return [((), word, tell, value)]
 
-    return check
+    return [check]
 
 
-def _enum(place: _Place, word: str, allowed: list[JSON]) -> _Check:
+def _enum(place: _Place, word: str, allowed: list[JSON]) -> list[_Check]:
     keys = {_key(item) for item in allowed}
-    tell = f"one of {_show_all(allowed)}" if len(allowed) > 1 else _show_all(allowed)
+    tell = ("one of " if len(allowed) > 1 else "") + _listed(map(_show, allowed))
 
-    def check(value: JSON, run: _Run, depth: int) -> _Found:
+    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
         return None if _key(value) in keys else [((), word, tell, value)]
 
-    return check
+    return [check]
 
 
-def _const(place: _Place, word: str, wanted: JSON) -> _Check:
+def _const(place: _Place, word: str, wanted: JSON) -> list[_Check]:
     return _enum(place, word, [wanted])
 
 
-def _pattern(place: _Place, word: str, pattern: str) -> _Check | None:
-    search = place.search(pattern, word)
-    make = _leaf(str, lambda text, _: search(text), "a string that matches {}")
-    return make(place, word, pattern)
-
-
-def _format(place: _Place, word: str, name: str) -> _Check | None:
+def _format(place: _Place, word: str, name: str) -> list[_Check]:
     if name not in _FORMATS or not place.compiler.formats:
-        return None
-    make = _leaf(str, lambda text, _: _FORMATS[name](text), "a string in the format {}")
-    return make(place, word, name)
+        return []
+    return _leaf(str, _has_format, "a string in the format {}")(place, word, name)
 
 
-def _required(place: _Place, word: str, names: list[str]) -> _Check:
-    tell = "missing required property {!r}".format
+def _missing(word: str, names: list[str], tell: _Tell) -> _Check:
+    wanted = frozenset(names)
 
-    def check(value: JSON, run: _Run, depth: int) -> _Found:
-        if not isinstance(value, dict):
+    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
+        if not isinstance(value, dict) or value.keys() >= wanted:
             return None
-        for name in names:
-            if name not in value:
-                return [((), word, tell, name) for name in names if name not in value]
-        return None
+        return [((), word, tell, name) for name in names if name not in value]
 
     return check
 
 
-def _dependent_required(place: _Place, word: str, table: dict[str, Any]) -> _Check:
-    pairs = [(name, cause) for cause, names in table.items() for name in names]
-    tell = "missing property {0[0]!r}, which {0[1]!r} requires".format
+def _required(place: _Place, word: str, names: list[str]) -> list[_Check]:
+    return [_missing(word, names, "missing required property {!r}".format)]
 
-    def check(value: JSON, run: _Run, depth: int) -> _Found:
-        if not isinstance(value, dict):
-            return None
-        missing = [p for p in pairs if p[1] in value and p[0] not in value]
-        return [((), word, tell, pair) for pair in missing]
 
-    return check
+def _dependent_required(
+    place: _Place, word: str, table: dict[str, Any]
+) -> list[_Check]:
+    text = "missing property {1!r}, which {0!r} requires"
+    return [
+        _if_present(name, _missing(word, names, functools.partial(text.format, name)))
+        for name, names in table.items()
+    ]
+
+
+def _if_present(name: str, check: _Check) -> _Check:
+    return lambda value, run, notes: (
+        check(value, run, notes) if isinstance(value, dict) and name in value else None
+    )
 
 
 # ---- Keywords that apply sub-schemas to members of the value ----
@@ -8061,34 +8368,33 @@ _Pairs = Iterable[tuple[Any, _Check]]  # name or index, and the check for what i
 
 
 def _members(
-    place: _Place,
     word: str,
     kind: type[Any],
-    select: Callable[[Any, _Run], _Pairs],
+    select: Callable[[Any, _Notes], _Pairs],
     unexpected: Callable[[Any], str],
-) -> _Check:
+) -> list[_Check]:
     """Check the members that `select` picks; those under `false` are unexpected."""
-    track = place.track
 
-    def check(value: JSON, run: _Run, depth: int) -> _Found:
+    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
         if not isinstance(value, kind):
             return None
         failures: list[_Failure] = []
-        for key, child in select(value, run):
-            if track:
-                run.notes.add(key)
-            found = child(value[key], run, depth + 1)
+        for key, child in select(value, notes):
+            if notes is not None:
+                notes.add(key)
+            found = child(value[key], run, None)
             if not found:
                 continue
             if child is _refuse:
-                failures.append(((), word, unexpected, key))
+                found = [((), word, unexpected, key)]
             else:
-                failures += _under(key, found)
+                found = _under(key, found)
+            failures += found
             if len(failures) >= run.limit:
                 break
         return failures
 
-    return check
+    return [check]
 
 
 def _under(key: str | int, found: list[_Failure]) -> list[_Failure]:
@@ -8099,191 +8405,175 @@ _unexpected_name = "unexpected property {!r}".format
 _unexpected_item = "unexpected item at index {}".format
 
 
-def _properties(place: _Place, word: str, table: dict[str, JSON]) -> _Check:
-    children = [(name, place.child(s, word, name)) for name, s in table.items()]
-
-    track = place.track
+def _properties(place: _Place, word: str, table: dict[str, JSON]) -> list[_Check]:
+    children = [(name, place.child(schema)) for name, schema in table.items()]
 
     # The loop of _members once more: this keyword is in nearly every schema, and this
     # form takes half the time.
-    def check(value: JSON, run: _Run, depth: int) -> _Found:
+    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
         if not isinstance(value, dict):
             return None
         failures: list[_Failure] = []
-        depth += 1
         for name, child in children:
             if name in value:
-                found = child(value[name], run, depth)
+                found = child(value[name], run, None)
                 if found:
                     failures += _under(name, found)
                     if len(failures) >= run.limit:
                         break
-        if track:
-            run.notes |= table.keys() & value.keys()
+        if notes is not None:
+            notes |= table.keys() & value.keys()
         return failures
 
-    return check
+    return [check]
 
 
-def _pattern_properties(place: _Place, word: str, table: dict[str, JSON]) -> _Check:
-    rules = [
-        (place.search(pattern, word), place.child(schema, word, pattern))
-        for pattern, schema in table.items()
-    ]
+def _pattern_properties(
+    place: _Place, word: str, table: dict[str, JSON]
+) -> list[_Check]:
+    rules = [(place.search(word, p), place.child(s)) for p, s in table.items()]
 
-    def select(value: dict[str, JSON], run: _Run) -> _Pairs:
-        return [(n, child) for n in value for search, child in rules if search(n)]
+    def select(value: dict[str, JSON], notes: _Notes) -> _Pairs:
+        return [(n, child) for n in value for find, child in rules if find(n)]
 
-    return _members(place, word, dict, select, _unexpected_name)
+    return _members(word, dict, select, _unexpected_name)
 
 
-def _additional_properties(place: _Place, word: str, schema: JSON) -> _Check | None:
+def _additional_properties(place: _Place, word: str, schema: JSON) -> list[_Check]:
     names = frozenset(place.schema.get("properties", ()))
-    patterns = place.schema.get("patternProperties", ())
-    searches = [place.search(pattern, "patternProperties") for pattern in patterns]
-    child = place.child(schema, word)
-    if child is _accept and not place.track:
-        return None
+    patterns = "patternProperties"
+    searches = [place.search(patterns, p) for p in place.schema.get(patterns, ())]
+    child = place.child(schema)
 
-    def select(value: dict[str, JSON], run: _Run) -> _Pairs:
+    def select(value: dict[str, JSON], notes: _Notes) -> _Pairs:
         rest = [name for name in value if name not in names]
         return [(n, child) for n in rest if not any(find(n) for find in searches)]
 
     tell = functools.partial(_tell_unexpected, names)
-    check_rest = _members(place, word, dict, select, tell)
-
-    def check(value: JSON, run: _Run, depth: int) -> _Found:
-        if isinstance(value, dict) and names.issuperset(value):  # the usual case
-            return None
-        return check_rest(value, run, depth)
-
-    return check
+    (check,) = _members(word, dict, select, tell)
+    return [
+        lambda value, run, notes: (
+            None  # the usual cases
+            if (child is _accept and notes is None)
+            or (isinstance(value, dict) and names.issuperset(value))
+            else check(value, run, notes)
+        )
+    ]
 
 
 def _tell_unexpected(names: frozenset[str], name: str) -> str:
+    import difflib  # here, because only errors need it
+
     few = names if len(names) < 100 else ()  # difflib is slow: no guess among many
     close = difflib.get_close_matches(name[:_SHOWN], few, 1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    allowed = ", ".join(sorted(names)[:20]) + (", ..." if len(names) > 20 else "")
-    return f"unexpected property {_show(name)}; allowed: {allowed or 'none'}{hint}"
+    allowed = _listed(sorted(names)) or "none"
+    return f"unexpected property {_show(name)}; allowed: {allowed}{hint}"
 
 
-def _property_names(place: _Place, word: str, schema: JSON) -> _Check:
-    child = place.child(schema, word)
+def _property_names(place: _Place, word: str, schema: JSON) -> list[_Check]:
+    child = place.child(schema)
 
-    def check(value: JSON, run: _Run, depth: int) -> _Found:
-        failures: list[_Failure] = []
-        for name in value if isinstance(value, dict) else ():
-            for _, inner, tell, got in child(name, run, depth + 1) or ():
-                about = functools.partial(_tell_name, name, inner, tell)
-                failures.append(((), word, about, got))
-        return failures
+    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
+        return [
+            ((), word, functools.partial(_tell_name, name, inner, tell), got)
+            for name in (value if isinstance(value, dict) else ())
+            for _, inner, tell, got in child(name, run, None) or ()
+        ]
 
-    return check
+    return [check]
 
 
 def _tell_name(name: str, inner: str, tell: _Tell, got: JSON) -> str:
     return f"property name {_show(name)}: {_message(inner, tell, got)}"
 
 
-def _prefix_items(place: _Place, word: str, schemas: list[JSON]) -> _Check:
-    children = [place.child(s, word, index) for index, s in enumerate(schemas)]
+def _prefix_items(place: _Place, word: str, schemas: list[JSON]) -> list[_Check]:
+    children = [place.child(schema) for schema in schemas]
+    return _members(
+        word,
+        list,
+        lambda value, _: zip(range(len(value)), children, strict=False),
+        _unexpected_item,
+    )
 
-    def select(value: list[JSON], run: _Run) -> _Pairs:
-        return zip(range(len(value)), children, strict=False)
 
-    return _members(place, word, list, select, _unexpected_item)
-
-
-def _items(place: _Place, word: str, schema: JSON) -> _Check | None:
-    start = len(place.schema.get("prefixItems", ()))
-    child = place.child(schema, word)
-    if child is _accept and not place.track:
-        return None
-
-    def select(value: list[JSON], run: _Run) -> _Pairs:
-        return ((index, child) for index in range(start, len(value)))
-
-    return _members(place, word, list, select, _unexpected_item)
+def _items(place: _Place, word: str, schema: JSON) -> list[_Check]:
+    start, child = len(place.schema.get("prefixItems", ())), place.child(schema)
+    return _members(
+        word,
+        list,
+        lambda value, _: [(index, child) for index in range(start, len(value))],
+        _unexpected_item,
+    )
 
 
 def _unevaluated(kind: type[Any], unexpected: Callable[[Any], str]) -> _Maker:
-    def make(place: _Place, word: str, schema: JSON) -> _Check:
-        child = place.child(schema, word)
+    def make(place: _Place, word: str, schema: JSON) -> list[_Check]:
+        child = place.child(schema)
 
-        def select(value: JSON, run: _Run) -> _Pairs:
+        def select(value: JSON, notes: _Notes) -> _Pairs:
             keys = value if kind is dict else range(len(value))
-            return [(key, child) for key in keys if key not in run.notes]
+            return [(key, child) for key in keys if key not in (notes or ())]
 
-        return _members(place, word, kind, select, unexpected)
+        return _members(word, kind, select, unexpected)
 
     return make
 
 
-def _contains(place: _Place, word: str, schema: JSON) -> _Check:
-    child, track = place.child(schema, word), place.track
+def _contains(place: _Place, word: str, schema: JSON) -> list[_Check]:
+    child = place.child(schema)
     least = place.schema.get("minContains", 1)
-    most = place.schema.get("maxContains", float("inf"))
-    upper = "" if most == float("inf") else f" and at most {most}"
+    most = place.schema.get("maxContains", sys.maxsize)
+    upper = "" if most == sys.maxsize else f" and at most {most}"
     tell = f"at least {least}{upper} items that match `contains`"
 
-    def check(value: JSON, run: _Run, depth: int) -> _Found:
+    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
         if not isinstance(value, list):
             return None
-        hits = [i for i, item in enumerate(value) if not child(item, run, depth + 1)]
-        if track:
-            run.notes.update(hits)
+        hits = [index for index, item in enumerate(value) if not child(item, run, None)]
+        if notes is not None:
+            notes.update(hits)
         return None if least <= len(hits) <= most else [((), word, tell, len(hits))]
 
-    return check
+    return [check]
 
 
 # ---- Keywords that apply sub-schemas to the same value ----
 
 
-def _all_of(place: _Place, word: str, schemas: list[JSON]) -> _Check:
-    branches = place.branches(schemas, word)
-
-    def check(value: JSON, run: _Run, depth: int) -> _Found:
-        failures: list[_Failure] = []
-        for branch in branches:
-            failures += branch(value, run, depth + 1) or ()
-            if len(failures) >= run.limit:
-                break
-        return failures
-
-    return check
+def _all_of(place: _Place, word: str, schemas: list[JSON]) -> list[_Check]:
+    return [place.child(schema) for schema in schemas]
 
 
-def _any_of(place: _Place, word: str, schemas: list[JSON]) -> _Check:
-    branches, track = place.branches(schemas, word), place.track
+def _any_of(place: _Place, word: str, schemas: list[JSON]) -> list[_Check]:
+    branches = _all_of(place, word, schemas)
 
-    def check(value: JSON, run: _Run, depth: int) -> _Found:
+    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
         failed: list[list[_Failure]] = []
         for branch in branches:
-            found = branch(value, run, depth + 1)
+            found = _attempt(branch, value, run, notes)
             if found:
                 failed.append(found)
-            elif not track:  # if tracked, each branch that fits adds its notes
+            elif notes is None:  # else each branch that fits adds its notes
                 return None
         return _no_branch(word, failed, value) if len(failed) == len(branches) else None
 
-    return check
+    return [check]
 
 
-def _one_of(place: _Place, word: str, schemas: list[JSON]) -> _Check:
-    branches = place.branches(schemas, word)
+def _one_of(place: _Place, word: str, schemas: list[JSON]) -> list[_Check]:
+    branches = _all_of(place, word, schemas)
     tell = "expected exactly one form of oneOf to fit, but forms {} fit".format
 
-    def check(value: JSON, run: _Run, depth: int) -> _Found:
-        results = [branch(value, run, depth + 1) for branch in branches]
+    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
+        results = [_attempt(branch, value, run, notes) for branch in branches]
         fits = [index for index, found in enumerate(results) if not found]
         if len(fits) > 1:
             return [((), word, tell, fits)]
-        failed = [found for found in results if found]
-        return None if fits else _no_branch(word, failed, value)
+        return None if fits else _no_branch(word, list(filter(None, results)), value)
 
-    return check
+    return [check]
 
 
 def _no_branch(word: str, failed: list[list[_Failure]], value: JSON) -> _Found:
@@ -8292,95 +8582,88 @@ def _no_branch(word: str, failed: list[list[_Failure]], value: JSON) -> _Found:
     Near is a branch of the right type; nearer, one whose constants agree too (they are
     the usual tags of a union).
     """
-    near = [found for found in failed if not _is_far(found[0])] or failed
+    far = ("type", "anyOf", "oneOf")
+    near = [f for f in failed if f[0][1] not in far or not _is_plain(f[0])] or failed
     tagged = [f for f in near if all(one[1] not in ("const", "enum") for one in f)]
     for choice in (near, tagged):
         if len(choice) == 1:
             return choice[0]
-    tells = [found[0][2] for found in near if not found[0][0]]
-    plain = [tell for tell in tells if isinstance(tell, str)]
-    if len(plain) == len(near):
-        names = list(dict.fromkeys(plain))
-        more = ["..."] if len(names) > 20 else []
-        return [((), word, " or ".join(names[:20] + more), value)]
-    return [((), word, functools.partial(_tell_forms, near), value)]
+    firsts = [found[0] for found in near]
+    if all(map(_is_plain, firsts)):
+        tells = dict.fromkeys(str(tell) for _, _, tell, _ in firsts)
+        return [((), word, _listed(tells, " or "), value)]
+    return [((), word, functools.partial(_tell_forms, firsts), value)]
 
 
-def _is_far(failure: _Failure) -> bool:
-    path, word, tell, _ = failure
-    return not path and word in ("type", "anyOf", "oneOf") and isinstance(tell, str)
+def _is_plain(failure: _Failure) -> bool:
+    return not failure[0] and isinstance(failure[2], str)
 
 
-def _tell_forms(near: list[list[_Failure]], value: JSON) -> str:
+def _tell_forms(firsts: list[_Failure], value: JSON) -> str:
     parts = []
-    for path, word, tell, got in (found[0] for found in near[:4]):
+    for path, word, tell, got in firsts[:4]:
         # A summary inside a summary stays short, or its length would be exponential.
         nested = isinstance(tell, functools.partial) and tell.func is _tell_forms
         text = "fits no form" if nested else _message(word, tell, got)
         parts.append(str(Violation(path, word, text)))
-    more = "; or ..." if len(near) > 4 else ""
-    return f"fits none of {len(near)} forms: {'; or '.join(parts)}{more}"
+    parts += ["..."] * (len(firsts) > 4)
+    return f"fits none of {len(firsts)} forms: {'; or '.join(parts)}"
 
 
-def _not(place: _Place, word: str, schema: JSON) -> _Check:
-    child = place.child(schema, word, in_place=True)
-    tell = f"a value that does not match {_show(schema)}"
-
-    def check(value: JSON, run: _Run, depth: int) -> _Found:
-        return None if child(value, run, depth + 1) else [((), word, tell, value)]
-
-    return check
-
-
-def _if(place: _Place, word: str, schema: JSON) -> _Check:
-    test, then, otherwise = (
-        place.child(place.schema.get(key, True), key, in_place=True)
-        for key in ("if", "then", "else")
-    )
-
-    def check(value: JSON, run: _Run, depth: int) -> _Found:
-        branch = otherwise if test(value, run, depth + 1) else then
-        return branch(value, run, depth + 1)
-
-    return check
+def _not(place: _Place, word: str, schema: JSON) -> list[_Check]:
+    child, tell = place.child(schema), f"a value that does not match {_show(schema)}"
+    return [
+        lambda value, run, notes: (
+            None if child(value, run, None) else [((), word, tell, value)]
+        )
+    ]
 
 
-def _dependent_schemas(place: _Place, word: str, table: dict[str, JSON]) -> _Check:
-    rules = [(n, place.child(s, word, n, in_place=True)) for n, s in table.items()]
+def _if(place: _Place, word: str, schema: JSON) -> list[_Check]:
+    test = place.child(schema)
+    then, otherwise = (place.child(place.schema.get(w, True)) for w in ("then", "else"))
 
-    def check(value: JSON, run: _Run, depth: int) -> _Found:
-        failures: list[_Failure] = []
-        for name, child in rules if isinstance(value, dict) else ():
-            if name in value:
-                failures += child(value, run, depth + 1) or ()
-        return failures
+    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
+        branch = otherwise if _attempt(test, value, run, notes) else then
+        return branch(value, run, notes)
 
-    return check
+    return [check]
 
 
-def _defs(place: _Place, word: str, table: dict[str, JSON]) -> None:
-    # Compiled even if nobody refers to them, so that mistakes show at construction.
-    for name, schema in table.items():
-        place.child(schema, word, name)
+def _dependent_schemas(
+    place: _Place, word: str, table: dict[str, JSON]
+) -> list[_Check]:
+    return [_if_present(name, place.child(schema)) for name, schema in table.items()]
 
 
-def _ref(place: _Place, word: str, ref: str) -> _Check:
-    return place.refer(*place.compiler.resolve(ref, place, word), ref)
+def _ref(place: _Place, word: str, ref: str) -> list[_Check]:
+    target = place.compiler.resolve(ref, place, word)
+    return [_following(lambda run: target)]
 
 
-def _dynamic_ref(place: _Place, word: str, ref: str) -> _Check:
-    schema, resource = place.compiler.resolve(ref, place, word)
-    static = place.refer(schema, resource, ref)
-    landing = urldefrag(ref).fragment, place.track
-    if resource.dynamic.get(landing[0]) is not schema:
-        return static  # core 8.2.3.2: then it behaves like $ref
-    place.compiler.landings.add(landing)
+def _dynamic_ref(place: _Place, word: str, ref: str) -> list[_Check]:
+    target = place.compiler.resolve(ref, place, word)
+    name = urldefrag(ref).fragment
+    if target.resource.dynamic.get(name) is not target:
+        return _ref(place, word, ref)  # core 8.2.3.2: then it behaves like $ref
 
-    def check(value: JSON, run: _Run, depth: int) -> _Found:
-        for outer in run.scope:
-            if landing in outer.landings:
-                return outer.landings[landing](value, run, depth + 1)
-        return static(value, run, depth)
+    def find(run: _Run) -> _Place:
+        spots = (each.dynamic[name] for each in run.scope if name in each.dynamic)
+        return next(spots, target)
+
+    return [_following(find)]
+
+
+def _following(find: Callable[[_Run], _Place]) -> _Check:
+    """Evaluate a place that is compiled later: it may contain this one."""
+
+    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
+        run.depth += 1  # only references can nest without end
+        if run.depth > SCHEMA_DEPTH:
+            raise SchemaError(f"references nest deeper than {SCHEMA_DEPTH}")
+        found = find(run).check(value, run, notes)
+        run.depth -= 1
+        return found
 
     return check
 
@@ -8398,7 +8681,12 @@ _KEYWORDS: dict[str, _Maker] = {
     "multipleOf": _leaf(_NUMBER, _is_multiple, "a multiple of {}"),
     "minLength": _leaf(str, _at_least, "a string of at least {} characters"),
     "maxLength": _leaf(str, _at_most, "a string of at most {} characters"),
-    "pattern": _pattern,
+    "pattern": _leaf(
+        str,
+        lambda text, search: search(text),
+        "a string that matches {}",
+        lambda place, word, pattern: place.search(word, pattern),
+    ),
     "format": _format,
     "minItems": _leaf(list, _at_least, "an array of at least {} items"),
     "maxItems": _leaf(list, _at_most, "an array of at most {} items"),
@@ -8414,7 +8702,6 @@ _KEYWORDS: dict[str, _Maker] = {
     "prefixItems": _prefix_items,
     "items": _items,
     "contains": _contains,
-    "$defs": _defs,
     "$ref": _ref,
     "$dynamicRef": _dynamic_ref,
     "allOf": _all_of,
@@ -8430,81 +8717,54 @@ _KEYWORDS: dict[str, _Maker] = {
 # ---- Compiling: resources, places, references ----
 
 
-@dataclass(slots=True, eq=False)
 class _Resource:
     """A schema with a URI of its own, and what a reference can name in it."""
 
-    uri: str
-    root: JSON
-    keywords: Mapping[str, _Maker]  # of its dialect
-    anchors: dict[str, JSON] = field(default_factory=dict)
-    dynamic: dict[str, JSON] = field(default_factory=dict)
-    landings: dict[tuple[str, bool], _Check] = field(default_factory=dict)
+    def __init__(self, uri: str, root: JSON, keywords: Mapping[str, _Maker]) -> None:
+        self.uri = uri
+        self.root = root
+        self.keywords = keywords  # of its dialect
+        self.anchors: dict[str, _Place] = {}
+        self.dynamic: dict[str, _Place] = {}  # those of $dynamicAnchor
 
 
-@dataclass(slots=True, eq=False)
 class _Place:
     """A schema where it stands: what a maker needs to compile one of its keywords."""
 
-    compiler: _Compiler
-    resource: _Resource
-    schema: JSON
-    where: str  # for messages: "#/properties/a"
-    merge: bool  # whether the parent wants the notes of this schema
-    track: bool = False  # whether keywords must write notes
-    built: bool = False
-    check: _Check = _accept
+    def __init__(
+        self, compiler: _Compiler, resource: _Resource, schema: JSON, where: str
+    ) -> None:
+        self.compiler = compiler
+        self.resource = resource
+        self.schema = schema
+        self.where = where  # for messages: "#/properties/a"
+        self.check: _Check = _refuse if schema is False else _accept
+        self.built = isinstance(schema, bool)
 
-    def build(self) -> _Place:
+    def build(self) -> _Check:
         """Compile the schema, unless that has been done."""
-        if self.built or self.schema is True:
-            return self
+        if self.built:
+            return self.check
         self.built = True
-        if self.schema is False:
-            self.check = _refuse
-            return self
-        makers = self.resource.keywords
-        words = [word for word in makers if word in self.schema]
-        self.track = self.merge or not _LATE.isdisjoint(words)
-        made = {word: makers[word](self, word, self.schema[word]) for word in words}
-        late = [c for word, c in made.items() if c and word in _LATE]
-        soon = [c for word, c in made.items() if c and word not in _LATE]
+        soon: list[_Check] = []
+        late: list[_Check] = []
+        for word, make in self.resource.keywords.items():
+            if word in self.schema:
+                checks = late if word in _VOCABULARIES["unevaluated"] else soon
+                checks += make(self, word, self.schema[word])
         if soon or late:
             self.check = _node(soon)
-        if self.track:
-            self.check = _tracked(self.check, late, self.merge)
-        return self
+        if late:
+            self.check = _noting(self.check, late)
+        if self.resource.dynamic:  # else it can't matter to any $dynamicRef
+            self.check = _entering(self.resource, self.check)
+        return self.check
 
-    def child(self, schema: JSON, *keys: str | int, in_place: bool = False) -> _Check:
-        """Compile a sub-schema; `in_place` if it applies to the same value."""
-        where = self.where + _pointer(keys)
-        owner = self.compiler.owners.get(id(schema), self.resource)
-        place = self.compiler.place(schema, owner, where, in_place and self.track)
-        return self._call(place, place.build().check)
+    def child(self, schema: JSON) -> _Check:
+        """Compile a sub-schema."""
+        return self.compiler.places[id(schema)].build()
 
-    def branches(self, schemas: list[JSON], word: str) -> list[_Check]:
-        """Compile a list of sub-schemas for the same value."""
-        return [
-            self.child(schema, word, index, in_place=True)
-            for index, schema in enumerate(schemas)
-        ]
-
-    def refer(self, schema: JSON, resource: _Resource, where: str) -> _Check:
-        """Return a check for a schema that is compiled later: it may be this one."""
-        place = self.compiler.place(schema, resource, where, self.track)
-        self.compiler.pending.append(place)
-
-        def check(value: JSON, run: _Run, depth: int) -> _Found:
-            return place.check(value, run, depth + 1)
-
-        return self._call(place, check)
-
-    def _call(self, place: _Place, check: _Check) -> _Check:
-        # Resources without dynamic anchors can't matter to any $dynamicRef.
-        same = place.resource is self.resource or not place.resource.dynamic
-        return check if same else _entering(place)
-
-    def search(self, pattern: str, word: str) -> Callable[[str], object]:
+    def search(self, word: str, pattern: str) -> Callable[[str], object]:
         """Return the search function of an ECMA-262 pattern, bounded in its input."""
         try:
             search = _regex(pattern).search
@@ -8520,13 +8780,13 @@ class _Place:
         return bounded
 
 
-def _entering(place: _Place) -> _Check:
-    """Put the resource of `place` in the dynamic scope while it is evaluated."""
+def _entering(resource: _Resource, node: _Check) -> _Check:
+    """Put the resource of a schema in the dynamic scope while that is evaluated."""
 
-    def check(value: JSON, run: _Run, depth: int) -> _Found:
+    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
         outer = run.scope
-        run.scope = (*outer, place.resource)
-        found = place.check(value, run, depth + 1)
+        run.scope = (*outer, resource)
+        found = node(value, run, notes)
         run.scope = outer
         return found
 
@@ -8537,119 +8797,90 @@ class _Compiler:
     """Find, check, index and compile all that one schema leads to."""
 
     def __init__(self, documents: Mapping[str, JSON], formats: bool) -> None:
-        self.documents = {uri.rstrip("#"): doc for uri, doc in documents.items()}
+        given = {uri.rstrip("#"): document for uri, document in documents.items()}
+        self.documents = given | _META_SCHEMAS
         self.formats = formats
         self.resources: dict[str, _Resource] = {}
-        self.owners: dict[int, _Resource] = {}  # by id() of a schema object
-        self.places: dict[tuple[int, int, bool], _Place] = {}
+        # By id() of the schema. All true are one place, and so are all false.
+        nowhere = _Resource("", None, {})
+        self.places = {id(s): _Place(self, nowhere, s, "") for s in (True, False)}
         self.pending: list[_Place] = []
-        self.landings: set[tuple[str, bool]] = set()  # names of $dynamicRef, tracked?
 
-    def compile(self, schema: JSON) -> _Place:
+    def compile(self, schema: JSON) -> _Check:
         """Compile a schema and whatever it refers to, directly or not."""
-        root = self.place(schema, self.load("", schema), "#", False)
-        self.pending.append(root)
-        while self.pending:
+        self.load("", schema)
+        while self.pending:  # inner ones come first, so the stack stays low
             self.pending.pop().build()
-            if not self.pending:
-                self._land()
-        return root
+        return self.places[id(schema)].check
 
-    def _land(self) -> None:
-        """Compile each schema where a $dynamicRef may land."""
-        for resource in self.resources.values():
-            for name, track in self.landings - resource.landings.keys():
-                if name in resource.dynamic:
-                    where = f"{resource.uri}#{name}"
-                    place = self.place(resource.dynamic[name], resource, where, track)
-                    self.pending.append(place)
-                    resource.landings[name, track] = _entering(place)
-
-    def place(
-        self, schema: JSON, resource: _Resource, where: str, merge: bool
-    ) -> _Place:
-        """Return the one place of a schema object in a resource."""
-        key = id(schema), id(resource), merge
-        if key not in self.places:
-            self.places[key] = _Place(self, resource, schema, where, merge)
-        return self.places[key]
-
-    def load(self, uri: str, schema: JSON) -> _Resource:
-        """Check and index a document; return the resource at its root."""
-        dialect = schema.get("$schema") if isinstance(schema, dict) else None
-        resource = _Resource(uri, schema, self._keywords(dialect, uri))
+    def load(self, uri: str, schema: JSON) -> None:
+        """Check and index a document."""
+        resource = self._resource(schema, uri, uri + "#", None)
         self.resources[uri] = resource
-        self._admit(schema, resource, dialect, uri + "#")
+        self._index(schema, resource, uri + "#")
+
+    def _resource(
+        self, schema: JSON, base: str, where: str, words: Mapping[str, _Maker] | None
+    ) -> _Resource:
+        """Register a schema under its $id; `words` are the keywords of its parent."""
+        named = schema if isinstance(schema, dict) else {}
+        if words is None or "$schema" in named:
+            words = self._dialect(schema, where)
+        uri = _join(base, named.get("$id", ""))[0]
+        self.resources[uri] = resource = _Resource(uri, schema, words)
         return resource
 
-    def _keywords(self, dialect: JSON, uri: str) -> Mapping[str, _Maker]:
-        """Return the keywords of a dialect: those of the vocabularies it names."""
-        name = _dialect(dialect)
-        if name == SCHEMA_DIALECT:
-            return _KEYWORDS
-        meta = self.documents.get(name)
+    def _dialect(self, schema: JSON, where: str) -> Mapping[str, _Maker]:
+        """Check a schema against its meta-schema; return the keywords of that."""
+        given = schema.get("$schema") if isinstance(schema, dict) else None
+        meta = self.documents.get(str(given or SCHEMA_DIALECT).rstrip("#"))
         if not isinstance(meta, dict):
             raise SchemaError(
-                f"{uri}#/$schema: unsupported dialect {_show(dialect)}; "
+                f"{where}/$schema: unsupported dialect {_show(given)}; "
                 f"supported is {SCHEMA_DIALECT!r}"
             )
-        wanted = meta.get("$vocabulary", dict.fromkeys(_VOCABULARY_URIS, True))
-        if not isinstance(wanted, dict):
-            raise SchemaError(f"{name}#/$vocabulary: expected object")
-        for vocabulary, needed in wanted.items():
-            if needed and vocabulary not in _VOCABULARY_URIS:
-                raise SchemaError(f"{name}: unsupported vocabulary {vocabulary!r}")
-        known = {_VOCABULARY_URIS[v] for v in wanted if v in _VOCABULARY_URIS}
-        words = {word for v in known | {"core"} for word in _VOCABULARIES[v]}
-        return {word: make for word, make in _KEYWORDS.items() if word in words}
-
-    def _admit(
-        self, schema: JSON, resource: _Resource, dialect: JSON, where: str
-    ) -> None:
-        """Check a schema against the meta-schema of its dialect, then index it."""
         # Our own meta-schemas are taken on trust: they can't check themselves.
         if not any(schema is own for own in _META_SCHEMAS.values()):
-            name, documents = _dialect(dialect), self.documents
-            if name == SCHEMA_DIALECT or documents[name] is schema:
-                meta = _meta_schema()
-            else:
-                meta = Schema(documents[name], resources=documents)
-            for wrong in meta.violations(schema, 1):
+            ours = meta is _META_SCHEMAS[SCHEMA_DIALECT] or meta is schema
+            judge = _meta_schema() if ours else Schema(meta, resources=self.documents)
+            for wrong in judge.violations(schema, 1):
                 raise SchemaError(f"{where}{_pointer(wrong.path)}: {wrong.message}")
-        self._index(schema, resource)
+        words: set[str] = set()
+        for uri, needed in meta.get("$vocabulary", _VOCABULARIES).items():
+            name = uri.removeprefix(f"{_BASE}vocab/")
+            if name not in _VOCABULARIES and needed:
+                raise SchemaError(f"{where}: unsupported vocabulary {uri!r}")
+            words.update(_VOCABULARIES.get(name, ()))
+        return {word: make for word, make in _KEYWORDS.items() if word in words}
 
-    def _index(self, schema: JSON, resource: _Resource) -> None:
-        """Note the $id and the anchors of a schema and of its sub-schemas."""
-        if not isinstance(schema, dict) or id(schema) in self.owners:
+    def _index(self, schema: JSON, resource: _Resource, where: str) -> None:
+        """Note the places and anchors of a schema and of its sub-schemas."""
+        if id(schema) in self.places:
             return
-        if "$id" in schema:
-            uri = _join(resource.uri, schema["$id"])[0]
-            if schema is resource.root:
-                resource.uri = uri
-            else:
-                dialect = schema.get("$schema")
-                words = self._keywords(dialect, uri) if dialect else resource.keywords
-                resource = _Resource(uri, schema, words)
-            self.resources[uri] = resource
-        self.owners[id(schema)] = resource
-        if "$anchor" in schema:
-            resource.anchors[schema["$anchor"]] = schema
+        if "$id" in schema and schema is not resource.root:
+            base, words = resource.uri, resource.keywords
+            resource = self._resource(schema, base, where, words)
+        place = _Place(self, resource, schema, where)
+        self.places[id(schema)] = place
+        self.pending.append(place)
+        for word in ("$anchor", "$dynamicAnchor"):
+            if word in schema:
+                resource.anchors[schema[word]] = place
         if "$dynamicAnchor" in schema:
-            resource.anchors[schema["$dynamicAnchor"]] = schema
-            resource.dynamic[schema["$dynamicAnchor"]] = schema
+            resource.dynamic[schema["$dynamicAnchor"]] = place
         for word, value in schema.items():
-            for child in _sub_schemas(word, value):
-                self._index(child, resource)
+            for keys, child in _sub_schemas(word, value):
+                self._index(child, resource, where + _pointer(keys))
 
-    def resolve(self, ref: str, place: _Place, word: str) -> tuple[JSON, _Resource]:
-        """Return the schema that a reference names, and the resource it is in."""
+    def resolve(self, ref: str, place: _Place, word: str) -> _Place:
+        """Return the place of the schema that a reference names."""
         uri, fragment = _join(place.resource.uri, ref)
         if uri not in self.resources and uri in self.documents:
             self.load(uri, self.documents[uri])
         try:
             resource = self.resources[uri]
             if fragment and not fragment.startswith("/"):
-                return resource.anchors[fragment], resource
+                return resource.anchors[fragment]
             schema = _follow_pointer(resource.root, unquote(fragment))
         except (LookupError, ValueError):
             schema = None
@@ -8658,14 +8889,11 @@ class _Compiler:
                 f"{place.where}/{word}: {ref!r} leads to no schema; documents are "
                 "never fetched, they can be given as `resources`"
             )
-        if isinstance(schema, dict) and id(schema) not in self.owners:
+        if id(schema) not in self.places:
             # Below a keyword that we don't know, so it has not been checked yet.
-            self._admit(schema, resource, None, ref)
-        return schema, self.owners.get(id(schema), resource)
-
-
-def _dialect(uri: JSON) -> str:
-    return SCHEMA_DIALECT if uri is None else str(uri).rstrip("#")
+            self._dialect(schema, ref)
+            self._index(schema, resource, ref)
+        return self.places[id(schema)]
 
 
 def _join(base: str, ref: str) -> tuple[str, str]:
@@ -8696,13 +8924,15 @@ def _follow_pointer(document: JSON, pointer: str) -> JSON:
     return document
 
 
-def _sub_schemas(word: str, value: JSON) -> Iterable[JSON]:
+def _sub_schemas(word: str, value: JSON) -> Iterator[tuple[list[str | int], JSON]]:
+    """Yield the keys that lead to each sub-schema of a keyword, and the sub-schema."""
     shape = _SHAPES.get(word)
     if shape is _SUB:
-        return (value,)
-    if shape is _SUB_LIST:
-        return tuple(value)
-    return tuple(value.values()) if shape is _SUB_MAP else ()
+        yield [word], value
+    elif shape is _SUB_LIST or shape is _SUB_MAP:
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, child in pairs:
+            yield [word, key], child
 
 
 # ---- The meta-schema, condensed ----
@@ -8770,9 +9000,7 @@ _VOCABULARIES: dict[str, dict[str, JSON]] = {
     },
 }
 _SHAPES = {word: form for v in _VOCABULARIES.values() for word, form in v.items()}
-_LATE = frozenset(_VOCABULARIES["unevaluated"])
 _BASE = SCHEMA_DIALECT.removesuffix("schema")
-_VOCABULARY_URIS = {f"{_BASE}vocab/{name}": name for name in _VOCABULARIES}
 _META_SCHEMAS: dict[str, JSON] = {
     uri: {
         "$id": uri,
@@ -8794,35 +9022,31 @@ def _meta_schema() -> Schema:
 
 # ---- Patterns: ECMA-262 in Unicode mode, in terms of `re` ----
 
-_CHARS: dict[str, list[tuple[int, int]]] = {
-    "d": [(0x30, 0x39)],
-    "w": [(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)],
-    "s": [
-        *((0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0), (0x1680, 0x1680)),
-        *((0x2000, 0x200A), (0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F)),
-        *((0x3000, 0x3000), (0xFEFF, 0xFEFF)),
-    ],
-}
-_CATEGORIES = {  # long names of the common ones
-    **{"Letter": "L", "Lowercase_Letter": "Ll", "Uppercase_Letter": "Lu", "Mark": "M"},
-    **{"Number": "N", "Decimal_Number": "Nd", "digit": "Nd", "Punctuation": "P"},
-    **{"punct": "P", "Symbol": "S", "Separator": "Z", "Other": "C"},
-}
-_ECMA_TOKEN = re.compile(
-    r"\\(?P<set>[dDwWsS]|[pP]\{[^}]*\})"
+_ECMA_TOKEN = (
+    r"(?s)\\(?P<category>[pP]\{[^}]*\})"
     r"|\\u\{(?P<code>[0-9A-Fa-f]+)\}"
     r"|\\c(?P<control>[A-Za-z])"
-    r"|\\(?P<wrong>[ac-eg-jl-mo-qy-zAC-Z])"
+    r"|\\(?P<wrong>[aceg-jl-mo-qy-zACE-RT-VX-Z])"
     r"|\\k<(?P<name>\w+)>"
-    r"|\(\?<(?![=!])|\[\^?\]?|\\.|.",
-    re.DOTALL,
+    r"|\(\?<(?![=!])|\[\^?\]?|\\.|."
 )
+# With re.ASCII, \d \w \b and their complements are those of ECMA-262, but not these.
+_ECMA_SETS = {
+    r"\s": r"\t-\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff",
+    r"\S": r"\0-\x08\x0e-\x1f!-\x9f\xa1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e"
+    r"\u2030-\u205e\u2060-\u2fff\u3001-\ufefe\uff00-\U0010ffff",
+}
 _OUTSIDE_SETS = {
     "$": r"\Z",  # Python's own $ also matches before a last newline
     ".": r"[^\n\r\u2028\u2029]",
     "[]": r"(?!)",
     "[^]": r"[\s\S]",
     "(?<": "(?P<",
+}
+_CATEGORIES = {  # long names of the common ones
+    **{"Letter": "L", "Lowercase_Letter": "Ll", "Uppercase_Letter": "Lu", "Mark": "M"},
+    **{"Number": "N", "Decimal_Number": "Nd", "digit": "Nd", "Punctuation": "P"},
+    **{"punct": "P", "Symbol": "S", "Separator": "Z", "Other": "C"},
 }
 
 
@@ -8831,12 +9055,12 @@ def _regex(pattern: str) -> re.Pattern[str]:
     """Compile an ECMA-262 pattern; raise re.error for what `re` can't express."""
     parts: list[str] = []
     inside = False  # of a set: [...]
-    for match in _ECMA_TOKEN.finditer(pattern):
+    for match in re.finditer(_ECMA_TOKEN, pattern):
         token, kind = match[0], match.lastgroup
         if kind == "wrong":
             raise re.error(f"unknown escape {token}")
-        if kind == "set":
-            chars = _char_set(match["set"])
+        if kind == "category" or token in _ECMA_SETS:
+            chars = _ECMA_SETS.get(token) or _category(token)
             parts.append(chars if inside else f"[{chars}]")
         elif kind == "code":
             parts.append(f"\\U{int(match['code'], 16):08x}")
@@ -8851,80 +9075,73 @@ def _regex(pattern: str) -> re.Pattern[str]:
         else:
             parts.append(_OUTSIDE_SETS.get(token, token))
             inside = token in ("[", "[^")
-    return re.compile("".join(parts), re.ASCII)  # for \b: ours are explicit ranges
+    return re.compile("".join(parts), re.ASCII)
 
 
 @functools.cache
-def _char_set(name: str) -> str:
-    r"""Write \d, \s, \p{L} and so on, or the complement, as the inside of a set."""
-    ranges = _CHARS.get(name.lower()) or _category(name[2:-1].split("=")[-1])
-    if name[0].isupper():
-        starts = [0, *(last + 1 for _, last in ranges)]
-        ends = [*(first - 1 for first, _ in ranges), sys.maxunicode]
-        ranges = [pair for pair in zip(starts, ends, strict=True) if pair[0] <= pair[1]]
-    return "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in ranges)
-
-
-def _category(name: str) -> list[tuple[int, int]]:
-    """Return the ranges of a general category of Unicode; takes a tenth of a second."""
+def _category(token: str) -> str:
+    r"""Write \p{L} or \P{Nd} as the inside of a set; takes a tenth of a second."""
+    name = token[3:-1].split("=")[-1]
     short = _CATEGORIES.get(name, name)
     if not re.fullmatch("[A-Z][a-z]?", short):
         raise re.error(f"unsupported property {name!r}")
-    category = unicodedata.category
-    codes = [c for c in range(sys.maxunicode + 1) if category(chr(c)).startswith(short)]
-    # Neighbours differ from their rank by the same amount.
-    groups = itertools.groupby(enumerate(codes), lambda pair: pair[1] - pair[0])
-    runs = [[code for _, code in group] for _, group in groups]
-    return [(run[0], run[-1]) for run in runs]
+    ranges = ""
+    for member, group in itertools.groupby(
+        range(sys.maxunicode + 1),
+        lambda code: unicodedata.category(chr(code)).startswith(short),
+    ):
+        if member == token.startswith(r"\p"):
+            codes = list(group)
+            ranges += f"\\U{codes[0]:08x}-\\U{codes[-1]:08x}"
+    return ranges
 
 
 # ---- Formats ----
 
 
-def _parses(parse: Callable[[str], object], text: str) -> bool:
-    try:
-        parse(text)
-    except ValueError:
-        return False
-    return True
+def _is_date(text: str) -> object:
+    import datetime  # here, because few schemas need it
+
+    return datetime.date.fromisoformat(text[:10])
 
 
-def _matches(pattern: str) -> Callable[[str], bool]:
-    regex = re.compile(pattern, re.ASCII)
-    return lambda text: regex.fullmatch(text) is not None
+def _is_address(text: str) -> object:
+    import ipaddress  # here, because few schemas need it
+
+    return ipaddress.ip_address(text)
 
 
-_date_like = _matches(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_is_time = _matches(
+_DATE = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_TIME = (
     r"([01][0-9]|2[0-3]):[0-5][0-9]:([0-5][0-9]|60)(\.[0-9]+)?"
     r"([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 )
-
-
-def _is_date(text: str) -> bool:
-    # fromisoformat alone would also take 20200101 and 2020-W01-1.
-    return _date_like(text) and _parses(datetime.date.fromisoformat, text)
-
-
-def _is_date_time(text: str) -> bool:
-    return _is_date(text[:10]) and text[10:11] in ("T", "t") and _is_time(text[11:])
-
-
-_FORMATS: dict[str, Callable[[str], bool]] = {
-    "date": _is_date,
-    "time": _is_time,
-    "date-time": _is_date_time,
-    "email": _matches(
-        r"[\w!#$%&'*+/=?^`{|}~-]+(\.[\w!#$%&'*+/=?^`{|}~-]+)*"
-        r"@[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?"
+_ATOM = r"[\w!#$%&'*+/=?^`{|}~-]+"
+# Name -> a pattern, and a function that raises ValueError for what it lets through.
+_FORMATS: dict[str, tuple[str, Callable[[str], object]]] = {
+    "date": (_DATE, _is_date),
+    "time": (_TIME, str),
+    "date-time": (f"{_DATE}[Tt]{_TIME}", _is_date),
+    "email": (
+        rf"{_ATOM}(\.{_ATOM})*@[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?",
+        str,
     ),
-    "uri": _matches(
-        r"[A-Za-z][A-Za-z0-9+.-]*:([!#$&-;=?-Z_a-z~\[\]]|%[0-9A-Fa-f]{2})*"
+    "uri": (
+        r"[A-Za-z][A-Za-z0-9+.-]*:([!#$&-;=?-Z_a-z~\[\]]|%[0-9A-Fa-f]{2})*",
+        str,
     ),
-    "uuid": _matches("[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"),
-    "ipv4": functools.partial(_parses, ipaddress.IPv4Address),
-    "ipv6": lambda text: "%" not in text and _parses(ipaddress.IPv6Address, text),
+    "uuid": ("[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}", str),
+    "ipv4": ("[0-9.]+", _is_address),
+    "ipv6": ("[0-9A-Fa-f.]*:[0-9A-Fa-f.:]+", _is_address),
 }
+
+
+def _has_format(text: str, name: str) -> bool:
+    pattern, parse = _FORMATS[name]
+    try:
+        return bool(re.fullmatch(pattern, text, re.ASCII)) and bool(parse(text))
+    except ValueError:
+        return False
 
 
 # ======================================================================================
@@ -9010,8 +9227,6 @@ def _write(value: Any) -> JSON:
         return _write_members(value.items())
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
-    if isinstance(value, (uuid.UUID, decimal.Decimal, pathlib.PurePath)):
-        return str(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, abc.Set):
@@ -9019,6 +9234,8 @@ def _write(value: Any) -> JSON:
         return sorted(_write_items(value), key=_set_order)
     if isinstance(value, (abc.Sequence, abc.Iterator, abc.MappingView)):
         return _write_items(typing.cast("Iterable[Any]", value))
+    if isinstance(value, tuple(_library_plans())):
+        return str(value)
     raise _Misfit(f"a value of type {kind.__name__} has no JSON form")
 
 
@@ -9127,7 +9344,6 @@ def _text(
 
 _ANYTHING = _Plan({}, breadth=3)
 _NULL = _Plan({"type": "null"}, None, lambda value: value is None, exact=type(None))
-_PATH = _Plan({"type": "string"}, pathlib.Path, _has_type(str))
 _CLOCK = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}:[0-9]{2})?"
 _DECIMAL = r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?"
 _DECIMAL_FORMS = [{"type": "number"}, {"type": "string", "pattern": f"^{_DECIMAL}$"}]
@@ -9141,8 +9357,6 @@ _PLANS: dict[Any, _Plan] = {
     bool: _Plan({"type": "boolean"}, None, _has_type(bool), exact=bool),
     int: _Plan({"type": "integer"}, int, _is_integer, exact=int),
     float: _Plan({"type": "number"}, _to_float, _has_type(int, float), exact=float),
-    pathlib.Path: _PATH,
-    pathlib.PurePath: _PATH,
     datetime.date: _text(
         "an ISO 8601 date such as 2026-07-28",
         r"\d{4}-\d\d-\d\d",
@@ -9162,12 +9376,6 @@ _PLANS: dict[Any, _Plan] = {
         datetime.time.fromisoformat,
         {"pattern": f"^{_CLOCK}$"},
     ),
-    uuid.UUID: _text(
-        "a UUID such as 123e4567-e89b-12d3-a456-426614174000",
-        r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
-        uuid.UUID,
-        {"format": "uuid"},
-    ),
     # Many words are base64 too, so in a union plain str comes first.
     bytes: _text(
         "base64 text",
@@ -9176,13 +9384,36 @@ _PLANS: dict[Any, _Plan] = {
         {"contentEncoding": "base64"},
         breadth=2,
     ),
-    decimal.Decimal: dataclasses.replace(
-        _text("a decimal number such as 12.50", _DECIMAL, decimal.Decimal, {}),
-        schema={"anyOf": _DECIMAL_FORMS},
-        fits=_has_type(int, float, str),
-        breadth=2,
-    ),
 }
+_LIBRARIES = ("uuid", "decimal", "_decimal", "pathlib")
+
+
+@functools.cache
+def _library_plans() -> dict[Any, _Plan]:
+    """Plan the types of modules that a server imports only if it uses them."""
+    import decimal
+    import pathlib
+    import uuid
+
+    path = _Plan({"type": "string"}, pathlib.Path, _has_type(str))
+    number = _text("a decimal number such as 12.50", _DECIMAL, decimal.Decimal, {})
+    return {
+        pathlib.Path: path,
+        pathlib.PurePath: path,
+        uuid.UUID: _text(
+            "a UUID such as 123e4567-e89b-12d3-a456-426614174000",
+            r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+            uuid.UUID,
+            {"format": "uuid"},
+        ),
+        decimal.Decimal: dataclasses.replace(
+            number,
+            schema={"anyOf": _DECIMAL_FORMS},
+            fits=_has_type(int, float, str),
+            breadth=2,
+        ),
+    }
+
 
 # What to make of the list that JSON gives; None: it will do as it is.
 _ARRAYS: dict[Any, Callable[[list[Any]], Any] | None] = {
@@ -9238,6 +9469,10 @@ class _Walk:
             return self._annotated(*args)
         if isinstance(kind, abc.Hashable) and kind in _PLANS:
             return _PLANS[kind]
+        if getattr(kind, "__module__", "").partition(".")[0] in _LIBRARIES:
+            late = _library_plans()
+            if kind in late:
+                return late[kind]
         if kind is tuple and hint not in _BARE and args[1:] != (...,):
             return self._fixed(args)
         if isinstance(kind, type) and kind in _ARRAYS:
@@ -9608,14 +9843,16 @@ def _hint_text(hint: Any) -> str:
 
 def _hints_of(target: Any) -> dict[str, Any]:
     """Resolve the annotations of a function or class, those in strings included."""
-    local = None
+    local: dict[str, Any] = {}
     if isinstance(target, type):  # even a class in a function may name itself
         local = {n: v for n, v in vars(target).items() if isinstance(v, type)}
         local[target.__name__] = target
-        for variable in getattr(target, "__type_params__", ()):  # lost before 3.13
-            local[variable.__name__] = variable
+    for variable in getattr(target, "__type_params__", ()):  # lost before 3.13
+        local[variable.__name__] = variable
     try:
-        return typing.get_type_hints(target, localns=local, include_extras=True)
+        return typing.get_type_hints(
+            target, localns=local or None, include_extras=True
+        )
     except NameError as error:
         raw: dict[str, Any] = {}
         with contextlib.suppress(NameError):  # from 3.14 reading them evaluates them
@@ -9853,8 +10090,8 @@ def _demo_tools(server: Server) -> None:
     async def calculator_arithmetic(
         expression: typing.Annotated[str, "Such as '2 + 3 * 4', 'sin(30)', 'sqrt(16)'"],
     ) -> str:
-        """Evaluate arithmetic: + - * / // % **, sqrt, abs, round, log, exp, and sin, cos,
-        tan of degrees."""
+        """Evaluate + - * / // % **, sqrt, abs, round, log, exp, and sin, cos, tan of
+        degrees."""
         return _calculate(expression)
 
     @server.tool(title="Current weather", annotations=read_only)
@@ -9938,7 +10175,8 @@ def _demo_prompts(server: Server) -> None:
             style: relaxed, busy or cheap
         """
         return [
-            user(resource_link(f"city://{quote(city)}", city)),
+            # half a surrogate pair is JSON, but not UTF-8
+            user(resource_link(f"city://{quote(city, errors='replace')}", city)),
             user(f"Plan a {style} day in {city}."),
         ]
 
@@ -9993,7 +10231,7 @@ _CONSTANTS = {"pi": math.pi, "e": math.e}
 
 
 def _calculate(expression: str) -> str:
-    """Evaluate arithmetic by walking its syntax tree; nothing else can be said in it."""
+    """Evaluate arithmetic by walking its syntax tree; nothing else has a meaning."""
     if len(expression) > 200:
         raise ToolError("The expression has over 200 characters")
     import ast  # here, because only this tool needs it
@@ -10003,7 +10241,13 @@ def _calculate(expression: str) -> str:
         return f"{value:.12g}" if isinstance(value, float) else str(value)
     except ToolError:
         raise
-    except (SyntaxError, ValueError, ArithmeticError, TypeError, RecursionError) as error:
+    except (
+        SyntaxError,
+        ValueError,
+        ArithmeticError,
+        TypeError,
+        RecursionError,
+    ) as error:
         raise ToolError(f"Cannot evaluate {expression!r}: {error}") from None
 
 
@@ -10015,7 +10259,10 @@ def _evaluate(node: Any) -> float:
         return _CONSTANTS[node.id]
     if kind == "BinOp" and type(node.op).__name__ == "Pow":
         base, exponent = _evaluate(node.left), _evaluate(node.right)
-        return float(base) ** exponent if abs(exponent) > 64 else base**exponent
+        # Whole powers of whole powers would outgrow all memory: beyond this, floats.
+        if type(base) is int and base.bit_length() * abs(exponent) > 4096:
+            base = float(base)
+        return base**exponent
     if kind == "BinOp":
         operation = _ARITHMETIC.get(type(node.op).__name__)
         if operation is not None:
@@ -10028,7 +10275,7 @@ def _evaluate(node: Any) -> float:
     raise ToolError("Only numbers, + - * / // % ** and the named functions are allowed")
 
 
-# --- running ------------------------------------------------------------------------------
+# --- running --------------------------------------------------------------------------
 
 
 class UsageError(Exception):
@@ -10108,7 +10355,9 @@ def load_server(spec: str) -> Server:
         if not isinstance(found.get(name), Server):
             raise UsageError(f"{path} has no Server called {name}")
         return typing.cast(Server, found[name])
-    servers = {id(value): value for value in found.values() if isinstance(value, Server)}
+    servers = {
+        id(value): value for value in found.values() if isinstance(value, Server)
+    }
     if len(servers) != 1:
         problem = "no Server" if not servers else "several Servers: say FILE.py:NAME"
         raise UsageError(f"{path} has {problem}")
@@ -10152,7 +10401,7 @@ def _serve(options: Any) -> int:
     server = load_server(options.file) if options.file else demo_server()
     if options.http is None:
         if sys.stdin is not None and sys.stdin.isatty():
-            _say("mcp_ref: serving on standard input; type one JSON-RPC message per line.")
+            _say("mcp_ref: serving on standard input, one JSON-RPC message per line.")
             _say("mcp_ref: for HTTP, stop this with Ctrl-C and add: --http 8000")
         status = server.run()
         # A thread that a tool left behind must not keep an orphan alive.
@@ -10230,24 +10479,26 @@ def _add_client_commands(subparsers: Any) -> None:
     for name in ("call", "prompt", "complete"):
         shape = "key=text or key:=json"
         found[name].add_argument("pairs", nargs="*", metavar="KEY=VALUE", help=shape)
-        _intermix(found[name])
+        _intermix(found[name], "pairs")
     for name in ("tools", "prompts", "resources"):
         found["listen"].add_argument(f"--{name}", action="store_true")
     found["listen"].add_argument("uris", nargs="*", metavar="URI")
+    _intermix(found["listen"], "uris")
     found["listen"].add_argument("--count", type=int, help="stop after so many")
     tour = subparsers.add_parser("tour", help="see the protocol at work, in a minute")
     tour.add_argument("--plain", action="store_true", help="no colours, no pauses")
     tour.set_defaults(run=functools.partial(_run_client, _tour))
 
 
-def _intermix(command: Any) -> None:
-    """Let KEY=VALUE stand behind options too, which argparse alone does not."""
+def _intermix(command: Any, member: str) -> None:
+    """Let the last arguments stand behind options too; argparse alone does not."""
     parse = command.parse_known_args
 
     def intermixed(args: Any, namespace: Any) -> tuple[Any, list[str]]:
         found, rest = parse(args, namespace)
-        found.pairs += [one for one in rest if "=" in one and one[0] != "-"]
-        return found, [one for one in rest if one not in found.pairs]
+        more = [one for one in rest if not one.startswith("-")]
+        setattr(found, member, getattr(found, member) + more)
+        return found, [one for one in rest if one.startswith("-")]
 
     command.parse_known_args = intermixed
 
@@ -10480,10 +10731,14 @@ async def _fill_in(answers: dict[str, JSON], client: Client, params: JSON) -> JS
     # elicitation-26: MUST say which server asks; elicitation-29: SHOULD say for what
     _say(f"{_safe(client.label)} asks: {_safe(params['message'])}")
     content: dict[str, JSON] = {}
-    for name, schema in params["requestedSchema"].get("properties", {}).items():
+    form = params["requestedSchema"]
+    for name, schema in form.get("properties", {}).items():
         given = answers.get(name)
         if given is None:
             given = _ask(_label(name, schema))
+            optional = "default" in schema or name not in form.get("required", ())
+            if given is None and optional:
+                continue
             # elicitation-28: SHOULD be able to decline at any time
             if given is None or given == "!":
                 _say(
@@ -10807,6 +11062,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"mcp_ref {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_serve_command(subparsers)
+    _add_client_commands(subparsers)
     logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
     options = parser.parse_args(arguments)
     try:

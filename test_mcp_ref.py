@@ -36,6 +36,9 @@ import queue
 import random
 import re
 import signal
+import hmac
+import ssl
+import struct
 import socket
 import subprocess
 import sys
@@ -47,14 +50,43 @@ import tokenize
 import types
 import typing
 import unittest
+import unittest.mock
 import uuid
 from collections import abc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, Optional, TypedDict, Union
+from unittest import mock
 
 import mcp_ref
-from mcp_ref import JSON, Context, Server
+from mcp_ref import (
+    Authorization,
+    Client,
+    ClientGroup,
+    Context,
+    HttpClient,
+    HttpLimits,
+    InvalidResponse,
+    JSON,
+    LegacyServer,
+    META_CLIENT_CAPABILITIES,
+    META_CLIENT_INFO,
+    META_LOG_LEVEL,
+    META_PROTOCOL_VERSION,
+    META_SUBSCRIPTION_ID,
+    Principal,
+    RemoteError,
+    Request,
+    Server,
+    SseDecoder,
+    StdioClient,
+    SyncClient,
+    TransportError,
+    UnansweredInput,
+    parse_challenges,
+    serve_http,
+    static_tokens,
+)
 
 HERE = pathlib.Path(__file__).resolve().parent
 SHARED = HERE.parent / "shared"
@@ -99,20 +131,20 @@ def spec(*clauses: str) -> Callable[[Any], Any]:
 class Wire:
     """The official schema, when it is there, to hold all of our traffic against."""
 
-    _schemas: dict[str, Any] = {}
+    _schema: Any = None  # compiled once for all: a value is checked as {name: value}
 
     @classmethod
     def check(cls, name: str, value: JSON) -> None:
         path = SHARED / "spec" / "schema" / "2026-07-28.json"
         if not path.exists():
             return
-        if name not in cls._schemas:
+        if cls._schema is None:
             document = json.loads(path.read_text(encoding="utf-8"))
-            document["$ref"] = f"#/$defs/{name}"
-            cls._schemas[name] = mcp_ref.Schema(document)
-        violations = cls._schemas[name].violations(value)
+            types_ = {one: {"$ref": f"#/$defs/{one}"} for one in document["$defs"]}
+            cls._schema = mcp_ref.Schema({**document, "properties": types_})
+        violations = cls._schema.violations({name: value})
         if violations:
-            raise AssertionError(f"{name}: {'; '.join(map(str, violations))}\n{value}")
+            raise AssertionError(f"{'; '.join(map(str, violations))}\n{value}")
 
 
 RESULT_TYPES = {
@@ -224,11 +256,17 @@ def lint(exchange: mcp_ref.Exchange, extra_types: set[str] = set()) -> mcp_ref.E
         linter = Linter(request, extra_types)
 
         async def forward(message: JSON) -> None:
-            linter.notification(message)
+            try:
+                linter.notification(message)
+            except Exception as error:  # raised below: what calls this may catch it
+                faults.append(error)
             await send(message)
 
+        faults: list[Exception] = []
         response = await exchange(request, forward)
         linter.response(response)
+        if faults:
+            raise faults[0]
         return response
 
     return checked
@@ -287,7 +325,8 @@ async def exchange(
         reply.append(json.loads(mcp_ref.encode(notification)))
 
     handle = getattr(server, "handle", server)
-    response = await lint(handle, extra_types)(message, send)
+    async with asyncio.timeout(10):  # rather a failure than a test that hangs
+        response = await lint(handle, extra_types)(message, send)
     reply.response = json.loads(mcp_ref.encode_response(response)[0])
     return reply
 
@@ -325,7 +364,20 @@ VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
-ODD_IDS = [0, "", "0", 1, "1", -1, 2**53 + 1, 2**70, "a b", "\u2028", "\ud83d", "é" * 99]
+ODD_IDS = [
+    0,
+    "",
+    "0",
+    1,
+    "1",
+    -1,
+    2**53 + 1,
+    2**70,
+    "a b",
+    "\u2028",
+    "\ud83d",
+    "é" * 99,
+]
 ALL_METHODS: dict[str, JSON] = {
     "server/discover": {},
     "tools/list": {},
@@ -380,7 +432,9 @@ def refused(data: bytes) -> mcp_ref.McpError:
     raise AssertionError(f"accepted: {found}")
 
 
-def bare(method: str, params: JSON = None, id: Any = 1, **facts: Any) -> mcp_ref.Request:
+def bare(
+    method: str, params: JSON = None, id: Any = 1, **facts: Any
+) -> mcp_ref.Request:
     """Build a request just as it is, without adding a `_meta`."""
     message = mcp_ref.request_message(id, method, params or {})
     found = mcp_ref.read_message(mcp_ref.decode(mcp_ref.encode(message)), **facts)
@@ -508,7 +562,8 @@ class BaseProtocol(Case):
         # JSN-05: of repeated names a proxy may have read the first
         meta = json.dumps(META)
         data = (
-            '{"jsonrpc":"2.0","id":1,"method":"tools/list","method":"tools/call","params":'
+            '{"jsonrpc":"2.0","id":1,"method":"tools/list","method":"tools/call",'
+            '"params":'
             '{"name":"echo","name":"admin","arguments":{"value":1},"_meta":%s}}' % meta
         )
         headers = {
@@ -523,7 +578,10 @@ class BaseProtocol(Case):
 
     @spec("stdio-01")
     def test_a_message_is_written_as_one_line_of_ascii(self) -> None:
-        value = {"text": "a\nb\r\u2028\u2029\x85\x0b\x0c\0 é 日本 🚀 \ud83d", "é": [1.5, None]}
+        value = {
+            "text": "a\nb\r\u2028\u2029\x85\x0b\x0c\0 é 日本 🚀 \ud83d",
+            "é": [1.5, None],
+        }
         data = mcp_ref.encode(value)
         self.assertTrue(data.isascii())
         self.assertEqual(data.splitlines(), [data])
@@ -531,7 +589,14 @@ class BaseProtocol(Case):
         self.assertEqual(mcp_ref.decode(data), value)
 
     def test_text_comes_back_code_point_by_code_point(self) -> None:
-        texts = ["a\u2028b\u2029c\x85d", "€𝄞", "bad \ud83d end", "\ufeff", "e\u0301", ""]
+        texts = [
+            "a\u2028b\u2029c\x85d",
+            "€𝄞",
+            "bad \ud83d end",
+            "\ufeff",
+            "e\u0301",
+            "",
+        ]
         for text in texts:
             with self.subTest("STD-04, JSN-03", text=text):
                 reply = asyncio.run(self.tool("echo", {"value": text}))
@@ -545,7 +610,14 @@ class BaseProtocol(Case):
         deep: Any = 1
         for _ in range(100_000):
             deep = [deep]
-        for value in (float("nan"), float("inf"), [float("-inf")], circle, deep, {1, 2}):
+        for value in (
+            float("nan"),
+            float("inf"),
+            [float("-inf")],
+            circle,
+            deep,
+            {1, 2},
+        ):
             with self.subTest(type(value)):
                 message = mcp_ref.result_response("a", {"value": value})
                 data, written = mcp_ref.encode_response(message)
@@ -651,7 +723,12 @@ class BaseProtocol(Case):
             ("ERR-01, empty", "tools/call", {"name": "", "arguments": {}}, -32602),
             ("ERR-01, a number", "tools/call", {"name": 5, "arguments": {}}, -32602),
             ("ERR-01, none", "tools/call", {}, -32602),
-            ("arguments a list", "tools/call", {"name": "echo", "arguments": []}, -32602),
+            (
+                "arguments a list",
+                "tools/call",
+                {"name": "echo", "arguments": []},
+                -32602,
+            ),
             ("ERR-04", "prompts/get", {"name": "ghost"}, -32602),
             ("ERR-04, missing", "prompts/get", {"name": "greet"}, -32602),
             (
@@ -864,7 +941,7 @@ class BaseProtocol(Case):
                 continue
             with self.subTest("ERA-07", method=method):
                 plain = await self.call(method, params)
-                for name in ("claude-ai", "", "Ann"):
+                for name in ("inspector", "", "Ann"):
                     info = {CLIENT_INFO: {"name": name, "version": "9"}}
                     named = await self.call(method, params, meta=info)
                     self.assertEqual(named.response, plain.response)
@@ -993,7 +1070,7 @@ class BaseProtocol(Case):
 
     # --- JSON Schema use --------------------------------------------------------------
 
-    @spec("base-35", "base-36", "base-37")
+    @spec("base-35", "base-36", "base-37", "base-34")
     async def test_a_schema_without_dialect_is_2020_12(self) -> None:
         schema = {
             "type": "object",
@@ -1010,7 +1087,7 @@ class BaseProtocol(Case):
                 with self.subTest(name, arguments=wrong):
                     self.assertTrue((await self.tool(name, wrong)).result["isError"])
 
-    @spec("base-38", "base-40", "base-41", "base-43")
+    @spec("base-38", "base-40", "base-41", "base-42", "base-43")
     def test_schemas_that_cannot_be_used_are_refused_at_registration(self) -> None:
         cases: dict[str, JSON] = {
             "another dialect": {"$schema": "http://json-schema.org/draft-04/schema#"},
@@ -1047,10 +1124,18 @@ class BaseProtocol(Case):
 
     @spec("base-65")
     def test_icons_with_unsafe_schemes_are_not_sent(self) -> None:
-        for src in ("javascript:alert(1)", "file:///etc/passwd", "ftp://a/b", "ws://a", 5):
+        for src in (
+            "javascript:alert(1)",
+            "file:///etc/passwd",
+            "ftp://a/b",
+            "ws://a",
+            5,
+        ):
             with self.subTest(src=src), self.assertRaises(ValueError):
                 self.server.tool(lambda: "", name="t", icons=[{"src": src}])
-        self.server.tool(lambda: "", name="t", icons=[{"src": "https://a.example/i.png"}])
+        self.server.tool(
+            lambda: "", name="t", icons=[{"src": "https://a.example/i.png"}]
+        )
 
 
 async def no_send(message: JSON) -> None:
@@ -1096,7 +1181,9 @@ class Versioning(Case):
     async def test_without_subscriptions_no_change_is_promised(self) -> None:
         self.server = full_server(subscriptions=False)
         found = (await self.call("server/discover")).result["capabilities"]
-        self.assertEqual([found[k] for k in ("tools", "resources", "prompts")], [{}] * 3)
+        self.assertEqual(
+            [found[k] for k in ("tools", "resources", "prompts")], [{}] * 3
+        )
         reply = await self.call("subscriptions/listen", {"notifications": {}})
         self.assertEqual(reply.error["code"], -32601)
 
@@ -1245,9 +1332,7 @@ class Versioning(Case):
         message = request("subscriptions/listen", params, id="L")
         task = asyncio.create_task(self.server.handle(message, seen.put))
         acknowledged = await asyncio.wait_for(seen.get(), 5)
-        self.assertEqual(
-            acknowledged["params"]["notifications"], {"queueIds": ["q1"]}
-        )
+        self.assertEqual(acknowledged["params"]["notifications"], {"queueIds": ["q1"]})
         method = "notifications/com.example/queue"
         self.server.subscriptions.publish(("queue", "x"), method, {"id": "x"})
         self.server.subscriptions.publish(("queue", "q1"), method, {"id": "q1"})
@@ -1337,7 +1422,7 @@ class Progress(Case):
         )
         return seen, await self.server.handle(message, send)
 
-    @spec("progress-02", "progress-04", "progress-08")
+    @spec("progress-02", "progress-04", "progress-08", "progress-01")
     async def test_the_token_comes_back_the_same_in_type_and_value(self) -> None:
         self.steps(1)
         for token in [0, "", "0", 1, -5, 2**70, "a\u2028b"]:
@@ -1417,7 +1502,9 @@ class Progress(Case):
             self.tool("steps", {"base": 20}, id=2, meta={"progressToken": "b"}),
         )
         for reply, token, base in zip(replies, "ab", (10, 20)):
-            found = [(m["params"]["progressToken"], m["params"]["progress"]) for m in reply]
+            found = [
+                (m["params"]["progressToken"], m["params"]["progress"]) for m in reply
+            ]
             self.assertEqual(found, [(token, base + step) for step in range(5)])
 
     @spec("progress-12")
@@ -1542,7 +1629,9 @@ class Progress(Case):
                 self.assertEqual(message["params"]["data"], {"name": name})
             return [message["params"]["level"] for message in reply]
 
-        found = await asyncio.gather(run("a", None), run("b", "error"), run("c", "debug"))
+        found = await asyncio.gather(
+            run("a", None), run("b", "error"), run("c", "debug")
+        )
         levels = list(mcp_ref.LOG_LEVELS)
         self.assertEqual(found, [[], levels[levels.index("error") :], levels])
 
@@ -1563,8 +1652,8 @@ class Progress(Case):
             "tools/call", {"name": "flood", "arguments": {}}, meta={LOG_LEVEL: "info"}
         )
         await self.server.handle(message, slow)
-        self.assertLess(len(seen), 1500)
-        self.assertEqual(seen[-1], 3_999)
+        self.assertLessEqual(len(seen), mcp_ref.OUTBOX_SIZE + 1)
+        self.assertEqual(seen, sorted(seen))
 
     async def test_a_send_that_fails_is_no_riddle_for_the_handler(self) -> None:
         async def gone(message: JSON) -> None:
@@ -1775,7 +1864,9 @@ class MultiRoundTrip(Case):
 
         return server
 
-    async def ask(self, name: str = "greet", arguments: JSON = None, **more: Any) -> Reply:
+    async def ask(
+        self, name: str = "greet", arguments: JSON = None, **more: Any
+    ) -> Reply:
         """Call a tool that asks."""
         more.setdefault("capabilities", ALL_CAPABILITIES)
         reply = await self.tool(name, arguments, **more)
@@ -1801,7 +1892,16 @@ class MultiRoundTrip(Case):
 
     # --- the basic workflow -----------------------------------------------------------
 
-    @spec("mrtr-01", "mrtr-04", "mrtr-06", "mrtr-07", "mrtr-09", "mrtr-10", "mrtr-17")
+    @spec(
+        "mrtr-01",
+        "mrtr-04",
+        "mrtr-06",
+        "mrtr-07",
+        "mrtr-09",
+        "mrtr-10",
+        "mrtr-17",
+        "tools-09",
+    )
     async def test_a_tool_asks_and_runs_again_with_the_answer(self) -> None:
         for name in ("greet", "greet_plain"):
             with self.subTest(name):
@@ -1820,7 +1920,9 @@ class MultiRoundTrip(Case):
 
         @server.prompt
         async def p(ctx: Context, greeting: str) -> str:
-            return f"{greeting} {(await ctx.elicit('Who?', NAME_FORM, key='q')).content}"
+            return (
+                f"{greeting} {(await ctx.elicit('Who?', NAME_FORM, key='q')).content}"
+            )
 
         @server.prompt
         def p_plain(ctx: Context, greeting: str) -> str:
@@ -1828,7 +1930,9 @@ class MultiRoundTrip(Case):
 
         @server.resource("who://{greeting}")
         async def r(ctx: Context, greeting: str) -> str:
-            return f"{greeting} {(await ctx.elicit('Who?', NAME_FORM, key='q')).content}"
+            return (
+                f"{greeting} {(await ctx.elicit('Who?', NAME_FORM, key='q')).content}"
+            )
 
         @server.resource("plain://hi")
         def r_plain(ctx: Context) -> str:
@@ -1846,7 +1950,9 @@ class MultiRoundTrip(Case):
                 reply = await self.call(method, params, **capable)
                 self.assertEqual(self.questions(reply), ["q"])
                 responses = {"q": accept(name="Ann")}
-                done = await self.answer(method, params, reply, responses, id=2, **capable)
+                done = await self.answer(
+                    method, params, reply, responses, id=2, **capable
+                )
                 self.assertIn("hi {'name': 'Ann'}", json.dumps(done.result))
                 # a state for one URI or argument is not one for another
                 other = {"uri": "who://you"} if "uri" in params else {"name": "p"}
@@ -1911,7 +2017,9 @@ class MultiRoundTrip(Case):
             "model": model,
             "places": {"roots": [{"uri": "file:///a", "name": "a"}]},
         }
-        found = (await self.retry(reply, responses, "kinds")).result["structuredContent"]
+        found = (await self.retry(reply, responses, "kinds")).result[
+            "structuredContent"
+        ]
         self.assertEqual(found["form"]["content"], {"name": "Ann"})
         self.assertEqual(found["page"], {"action": "accept"})
         self.assertEqual(found["model"], model)
@@ -1921,7 +2029,9 @@ class MultiRoundTrip(Case):
     async def test_questions_one_after_the_other_take_a_round_each(self) -> None:
         def lines(plain: bool) -> Any:
             async def on_loop(ctx: Context) -> str:
-                names = [(await ctx.elicit(f"{n}?", NAME_FORM)).content for n in range(3)]
+                names = [
+                    (await ctx.elicit(f"{n}?", NAME_FORM)).content for n in range(3)
+                ]
                 return json.dumps(names)
 
             def in_thread(ctx: Context) -> str:
@@ -2099,7 +2209,8 @@ class MultiRoundTrip(Case):
         async def group(ctx: Context) -> str:
             async with asyncio.TaskGroup() as tasks:
                 found = [
-                    tasks.create_task(self.one(ctx, message)) for message in ("A?", "B?")
+                    tasks.create_task(self.one(ctx, message))
+                    for message in ("A?", "B?")
                 ]
             return " ".join(task.result() for task in found)
 
@@ -2254,10 +2365,16 @@ class MultiRoundTrip(Case):
         form = mcp_ref.elicitation("Who?", NAME_FORM)
         page = mcp_ref.elicitation_url("Sign in", "https://a.example/")
         tools = {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]}
-        plain, with_tools = mcp_ref.sampling("Hi"), mcp_ref.sampling("Hi", options=tools)
+        plain, with_tools = (
+            mcp_ref.sampling("Hi"),
+            mcp_ref.sampling("Hi", options=tools),
+        )
         context = mcp_ref.sampling("Hi", options={"includeContext": "thisServer"})
         roots = mcp_ref.list_roots()
-        needs_form, needs_url = {"elicitation": {"form": {}}}, {"elicitation": {"url": {}}}
+        needs_form, needs_url = (
+            {"elicitation": {"form": {}}},
+            {"elicitation": {"url": {}}},
+        )
         cases: list[tuple[str, Any, JSON, JSON]] = [
             ("form, none", form, {}, needs_form),
             ("form, only url", form, needs_url, needs_form),
@@ -2291,7 +2408,9 @@ class MultiRoundTrip(Case):
             for function in (asks, raises):
                 self.server.tool(function)
                 with self.subTest("MRT-04, MRT-07", name=name, by=function.__name__):
-                    reply = await self.tool(function.__name__, capabilities=capabilities)
+                    reply = await self.tool(
+                        function.__name__, capabilities=capabilities
+                    )
                     if required is None:
                         self.assertEqual(self.questions(reply), ["q"])
                         continue
@@ -2400,7 +2519,10 @@ class MultiRoundTrip(Case):
 
     @spec("mrtr-15")
     async def test_a_state_belongs_to_its_request(self) -> None:
-        self.server.prompt(lambda ctx: "", name="greet")
+        @self.server.prompt(name="greet")
+        async def prompt(ctx: Context) -> str:
+            return (await ctx.elicit("Who are you?", NAME_FORM, key="q")).action
+
         arguments = {"greeting": "Hi", "times": 2}
         state = (await self.ask(arguments=arguments)).result["requestState"]
         cases: dict[str, JSON] = {
@@ -2410,11 +2532,13 @@ class MultiRoundTrip(Case):
             "none": {"arguments": {}},
             "another tool": {"name": "greet_plain", "arguments": arguments},
             "an unknown tool": {"name": "ghost", "arguments": arguments},
-            "another method": {"method": "prompts/get", "arguments": {}},
         }
         for name, more in cases.items():
             with self.subTest(name):
                 await self.rejected(state, **more)
+        with self.subTest("another method"):
+            bare_state = (await self.ask()).result["requestState"]
+            await self.rejected(bare_state, method="prompts/get")
         with self.subTest("the order of arguments does not count"):
             params = {
                 "name": "greet",
@@ -2440,7 +2564,9 @@ class MultiRoundTrip(Case):
             with self.subTest(name):
                 await self.rejected(state, principal=principal)
         done = await self.retry(
-            reply, {"q": accept(name="Ann")}, principal=mcp_ref.Principal("alice", "app")
+            reply,
+            {"q": accept(name="Ann")},
+            principal=mcp_ref.Principal("alice", "app"),
         )
         self.assertEqual(done.text, "Hello Ann")
         state = (await self.ask()).result["requestState"]
@@ -2516,7 +2642,9 @@ class MultiRoundTrip(Case):
 class Stream:
     """An open listen request of a test."""
 
-    def __init__(self, server: Server, notifications: JSON, id: Any, **more: Any) -> None:
+    def __init__(
+        self, server: Server, notifications: JSON, id: Any, **more: Any
+    ) -> None:
         self.messages: asyncio.Queue[JSON] = asyncio.Queue()
         self.gate = asyncio.Event()
         self.gate.set()
@@ -2531,7 +2659,16 @@ class Stream:
 
     async def next(self) -> JSON:
         """Return the next message's method and params, without its _meta."""
-        message = await asyncio.wait_for(self.messages.get(), 5)
+        if self.messages.empty():
+            coming = asyncio.create_task(self.messages.get())
+            first = asyncio.FIRST_COMPLETED
+            await asyncio.wait([coming, self.task], timeout=5, return_when=first)
+            if not coming.done():
+                coming.cancel()
+                raise AssertionError(f"nothing came: {self.task}")
+            message = coming.result()
+        else:
+            message = self.messages.get_nowait()
         found = message["params"]["_meta"][SUBSCRIPTION_ID]
         assert same(found, self.id), message
         params = {k: v for k, v in message["params"].items() if k != "_meta"}
@@ -2583,7 +2720,9 @@ class Subscriptions(Case):
             await stream.close()
         self.assertEqual(len(self.server.subscriptions), 0)
 
-    def listen(self, notifications: JSON = EVERYTHING, id: Any = 1, **more: Any) -> Stream:
+    def listen(
+        self, notifications: JSON = EVERYTHING, id: Any = 1, **more: Any
+    ) -> Stream:
         self.streams.append(Stream(self.server, notifications, id, **more))
         return self.streams[-1]
 
@@ -2604,7 +2743,9 @@ class Subscriptions(Case):
         self.assertTrue(await stream.silent())
 
     @spec("base-60", "subscriptions-06")
-    async def test_the_subscription_id_is_the_requests_id_in_type_and_value(self) -> None:
+    async def test_the_subscription_id_is_the_requests_id_in_type_and_value(
+        self,
+    ) -> None:
         streams = [self.listen(id=id) for id in ODD_IDS]
         for stream in streams:
             await stream.open()
@@ -2625,14 +2766,23 @@ class Subscriptions(Case):
             ({}, {}),
             ({"toolsListChanged": True}, {"toolsListChanged": True}),
             ({"toolsListChanged": False}, {}),
-            ({"toolsListChanged": False, "promptsListChanged": True},
-             {"promptsListChanged": True}),
-            ({"zzz": True, "resourcesListChanged": True}, {"resourcesListChanged": True}),
+            (
+                {"toolsListChanged": False, "promptsListChanged": True},
+                {"promptsListChanged": True},
+            ),
+            (
+                {"zzz": True, "resourcesListChanged": True},
+                {"resourcesListChanged": True},
+            ),
             ({"resourceSubscriptions": []}, {"resourceSubscriptions": []}),
-            ({"resourceSubscriptions": ["note://a", "note://a"]},
-             {"resourceSubscriptions": ["note://a"]}),
-            ({"resourceSubscriptions": ["nope://x", "page://b", "note://a"]},
-             {"resourceSubscriptions": ["page://b", "note://a"]}),
+            (
+                {"resourceSubscriptions": ["note://a", "note://a"]},
+                {"resourceSubscriptions": ["note://a"]},
+            ),
+            (
+                {"resourceSubscriptions": ["nope://x", "page://b", "note://a"]},
+                {"resourceSubscriptions": ["page://b", "note://a"]},
+            ),
             (EVERYTHING, EVERYTHING),
         ]
         for wanted, honoured in cases:
@@ -2676,8 +2826,19 @@ class Subscriptions(Case):
         lists = self.listen({"resourcesListChanged": True}, id="lists")
         for stream in (one, two, lists):
             await stream.open()
-        for uri in ("note://b", "note://A", "note://a/", "note://a?", "NOTE://a", "",
-                    "note://", "note:///a", "note://%61", "page://{name}", "page://z"):
+        for uri in (
+            "note://b",
+            "note://A",
+            "note://a/",
+            "note://a?",
+            "NOTE://a",
+            "",
+            "note://",
+            "note:///a",
+            "note://%61",
+            "page://{name}",
+            "page://z",
+        ):
             self.server.resource_updated(uri)
         for stream in (one, two, lists):
             self.assertTrue(await stream.silent())
@@ -2716,7 +2877,11 @@ class Subscriptions(Case):
                     self.assertEqual(await streams[name].next(), wanted)
                     for stream in streams.values():
                         self.assertTrue(await stream.silent())
-        for remove in (server.remove_tool, server.remove_prompt, server.remove_resource):
+        for remove in (
+            server.remove_tool,
+            server.remove_prompt,
+            server.remove_resource,
+        ):
             with self.assertRaises(KeyError):
                 remove("ghost")
         for stream in streams.values():
@@ -2753,7 +2918,9 @@ class Subscriptions(Case):
     # --- load -------------------------------------------------------------------------
 
     async def test_changes_that_wait_are_sent_once(self) -> None:
-        slow = self.listen({"resourceSubscriptions": ["note://a", "page://b"]}, id="slow")
+        slow = self.listen(
+            {"resourceSubscriptions": ["note://a", "page://b"]}, id="slow"
+        )
         quick = self.listen({"resourceSubscriptions": ["note://a"]}, id="quick")
         await slow.open()
         await quick.open()
@@ -2853,7 +3020,7 @@ class Subscriptions(Case):
 
     # --- the end ----------------------------------------------------------------------
 
-    @spec("subscriptions-07", "subscriptions-08")
+    @spec("subscriptions-07", "subscriptions-08", "cancellation-03", "cancellation-12")
     async def test_the_server_ends_a_stream_with_a_result(self) -> None:
         # SUB-07: of the two pages that contradict each other, this is the one we follow
         streams = [self.listen(id=number) for number in range(3)]
@@ -3052,7 +3219,9 @@ def line(message: JSON) -> bytes:
 class Process:
     """A server in a subprocess of its own, and the lines that it writes."""
 
-    def __init__(self, command: list[str], reading: bool = True, **options: Any) -> None:
+    def __init__(
+        self, command: list[str], reading: bool = True, **options: Any
+    ) -> None:
         self.lines: queue.Queue[bytes] = queue.Queue()
         self.errors = b""
         self.noticed = threading.Condition()
@@ -3197,7 +3366,7 @@ class StdioCase(unittest.TestCase):
 
 
 class StdioFraming(StdioCase):
-    """spec: basic/transports/stdio: bytes. All tests share one process, which survives."""
+    """spec: basic/transports/stdio: bytes. The tests share one process: it survives."""
 
     server: Process
 
@@ -3228,7 +3397,11 @@ class StdioFraming(StdioCase):
             ("STD-26, a number", b"123", -32600),
             ("STD-26, empty", b"{}", -32600),
             ("STD-21", b"Content-Length: 60\r", -32700),
-            ("JSN-01", b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":NaN}}', -32700),
+            (
+                "JSN-01",
+                b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":NaN}}',
+                -32700,
+            ),
             ("JSN-04", b"[" * 100_000 + b"]" * 100_000, -32700),
             ("JSN-04, objects", b'{"a":' * 100_000, -32700),
             ("5,000 digits", b'{"id":' + b"9" * 5000 + b"}", -32700),
@@ -3261,7 +3434,9 @@ class StdioFraming(StdioCase):
             for _ in data.splitlines():
                 self.assertIn("error", self.server.next())
 
-    @spec("base-25", "stdio-07", "cancellation-14", "cancellation-19", "cancellation-16")
+    @spec(
+        "base-25", "stdio-07", "cancellation-14", "cancellation-19", "cancellation-16"
+    )
     def test_notifications_and_responses_are_never_answered(self) -> None:
         silent: list[JSON] = [
             {"method": "notifications/initialized"},
@@ -3273,7 +3448,10 @@ class StdioFraming(StdioCase):
             {"method": "notifications/cancelled", "params": {"requestId": True}},
             {"method": "notifications/cancelled", "params": {}},
             {"method": "notifications/cancelled"},
-            {"method": "notifications/cancelled", "params": {"requestId": 1, "reason": {}}},
+            {
+                "method": "notifications/cancelled",
+                "params": {"requestId": 1, "reason": {}},
+            },
             {"id": 99, "result": {}},
             {"id": 99, "error": {"code": -1, "message": "x"}},
             {"result": {}},
@@ -3311,7 +3489,9 @@ class StdioFraming(StdioCase):
             self.assertEqual(found, {"value": text})
         with self.subTest("JSN-03"):
             found = self.server.answer(call(6, "echo", value="bad \ud83d end"))
-            self.assertEqual(found["result"]["structuredContent"]["value"], "bad \ud83d end")
+            self.assertEqual(
+                found["result"]["structuredContent"]["value"], "bad \ud83d end"
+            )
 
     @spec("transports-02")
     def test_large_messages_pass_whole_in_both_directions(self) -> None:
@@ -3338,7 +3518,7 @@ class StdioFraming(StdioCase):
             self.server.send(*map(discover, ids))
             self.server.answers(*ids)
 
-    @spec("stdio-04")
+    @spec("stdio-04", "stdio-02")
     def test_nothing_that_tools_print_comes_on_the_standard_output(self) -> None:
         with self.subTest("STD-08"):
             found = self.server.answer(call(1, "noisy"))
@@ -3354,10 +3534,14 @@ class StdioFraming(StdioCase):
     # --- several at once --------------------------------------------------------------
 
     @spec("base-28")
-    def test_answers_and_notifications_of_many_requests_never_mix_in_a_line(self) -> None:
+    def test_answers_and_notifications_of_many_requests_never_mix_in_a_line(
+        self,
+    ) -> None:
         text = "x" * 100_000
         messages = [call(n, "echo", value=f"{n} {text}") for n in range(50)]
-        messages += [call(n, "steps", {"progressToken": n}, n=20) for n in range(50, 75)]
+        messages += [
+            call(n, "steps", {"progressToken": n}, n=20) for n in range(50, 75)
+        ]
         writer = threading.Thread(target=self.server.send, args=messages)
         with self.subTest("STD-17"):
             writer.start()
@@ -3413,8 +3597,11 @@ class StdioFraming(StdioCase):
             messages = [self.server.next(), self.server.next()]
             errors = [one["error"]["code"] for one in messages if "error" in one]
             self.assertEqual(errors, [-32600])
-            texts = [one["result"]["content"][0]["text"] for one in messages
-                     if "result" in one]
+            texts = [
+                one["result"]["content"][0]["text"]
+                for one in messages
+                if "result" in one
+            ]
             self.assertEqual(texts, ["slept"])
         self.server.answer(call(5, "add", a=1, b=2))
 
@@ -3450,7 +3637,9 @@ class StdioFraming(StdioCase):
         with self.subTest("SUB-05"):
             wanted = {"resourceSubscriptions": ["note://a"]}
             self.assertEqual(self.listen("L1", **wanted), wanted)
-            self.assertEqual(self.listen(7, toolsListChanged=True), {"toolsListChanged": True})
+            self.assertEqual(
+                self.listen(7, toolsListChanged=True), {"toolsListChanged": True}
+            )
             self.server.answer(call(1, "touch", uri="note://b"))
             self.server.send(call(2, "touch", uri="note://a"))
             found = [self.server.next() for _ in range(2)]
@@ -3530,7 +3719,11 @@ class Stdio(StdioCase):
         (found,) = splitter.feed(b"\n")
         self.assertEqual(len(found or b""), 20_000_000)
         small = mcp_ref.LineSplitter(3)
-        found = small.feed(b"abc\nabcd\nabc\nab") + small.feed(b"c\nabcdefg") + small.feed(b"\n")
+        found = (
+            small.feed(b"abc\nabcd\nabc\nab")
+            + small.feed(b"c\nabcdefg")
+            + small.feed(b"\n")
+        )
         self.assertEqual(found, [b"abc", None, b"abc", b"abc", None])
 
     # --- the end of the input ---------------------------------------------------------
@@ -3593,6 +3786,15 @@ class Stdio(StdioCase):
         server.send(discover(2))
         self.clean_exit(server)
 
+    @spec("cancellation-17")
+    def test_the_reason_of_a_cancellation_goes_to_the_log(self) -> None:
+        start = "import logging\nlogging.basicConfig(level=logging.INFO)\n"
+        server = self.start(start=start)
+        server.send(call(1, "hold"), discover(2))
+        server.answers(2)
+        server.send(cancel(1, reason="changed my mind"))
+        server.says(b"changed my mind")
+
     # --- signals ----------------------------------------------------------------------
 
     def test_one_signal_ends_the_server_without_a_traceback(self) -> None:
@@ -3612,8 +3814,12 @@ class Stdio(StdioCase):
     # --- the standard streams ---------------------------------------------------------
 
     def test_descriptors_that_are_closed_at_the_start(self) -> None:
-        for closed, output in (("2>&-", True), (">&-", False), ("<&- >&-", False),
-                               ("<&- >&- 2>&-", False)):
+        for closed, output in (
+            ("2>&-", True),
+            (">&-", False),
+            ("<&- >&-", False),
+            ("<&- >&- 2>&-", False),
+        ):
             with self.subTest(closed=closed):
                 server = self.shell(f"$RUN {closed}")
                 if output:
@@ -3625,7 +3831,9 @@ class Stdio(StdioCase):
     def test_the_streams_may_be_files(self) -> None:
         folder = pathlib.Path(self.directory.name)
         requests, answers = folder / "requests", folder / "answers"
-        requests.write_bytes(b"".join(line(call(n, "add", a=n, b=1)) for n in range(500)))
+        requests.write_bytes(
+            b"".join(line(call(n, "add", a=n, b=1)) for n in range(500))
+        )
         with self.subTest("STD-25"):
             server = self.shell(f"$RUN < '{requests}' > '{answers}'")
             self.clean_exit(server)
@@ -3743,85 +3951,126 @@ class Stdio(StdioCase):
                 self.assertEqual(len(errors.splitlines()), 1, errors)
 
 
-# --- one script, three transports -----------------------------------------------------------
+# --- one script, three transports ---------------------------------------------------
 #
-# "->" is a message of the client, "<-" what has to come back. A message of the client gets
-# jsonrpc and the required _meta; of one that comes back, what is written must be there. "$x"
-# stands for whatever came, and for that again later; "..." for anything.
+# "->" begins a message of the client, "<-" what has to come back. What the client says
+# gets jsonrpc and the required _meta; of one that comes back, what is written must be
+# there. "$x" stands for whatever came, and for that again later; "..." for anything.
 
 STOP = b"no line"
 TRANSCRIPTS = {
     "requests one after the other": """
         -> {"id": 0, "method": "server/discover"}
-        <- {"id": 0, "result": {"resultType": "complete", "supportedVersions": ["2026-07-28"]}}
-        -> {"id": "", "method": "tools/call", "params": {"name": "add", "arguments": {"a": 1, "b": 2}}}
-        <- {"id": "", "result": {"content": [{"type": "text", "text": "3"}], "structuredContent": 3}}
-        -> {"id": 1180591620717411303424, "method": "resources/read", "params": {"uri": "note://a"}}
-        <- {"id": 1180591620717411303424, "result": {"contents": [{"text": "日本語 ✓ 🚀"}]}}
-        -> {"id": "x", "method": "prompts/get", "params": {"name": "ask", "arguments": {"name": "Ann"}}}
-        <- {"id": "x", "result": {"messages": [{"role": "user", "content": {"text": "Ask Ann"}}]}}
+        <- {"id": 0, "result": {"resultType": "complete", "supportedVersions":
+           ["2026-07-28"]}}
+        -> {"id": "", "method": "tools/call", "params": {"name": "add", "arguments":
+           {"a": 1, "b": 2}}}
+        <- {"id": "", "result": {"content": [{"type": "text", "text": "3"}],
+           "structuredContent": 3}}
+        -> {"id": 1180591620717411303424, "method": "resources/read", "params": {"uri":
+           "note://a"}}
+        <- {"id": 1180591620717411303424,
+           "result": {"contents": [{"text": "日本語 ✓ 🚀"}]}}
+        -> {"id": "x", "method": "prompts/get", "params": {"name": "ask", "arguments":
+           {"name": "Ann"}}}
+        <- {"id": "x", "result": {"messages": [{"role": "user", "content": {"text":
+           "Ask Ann"}}]}}
     """,
     "errors": """
         -> {"id": 1, "method": "no/such"}
         <- {"id": 1, "error": {"code": -32601}}
-        -> {"id": 2, "method": "tools/call", "params": {"name": "ghost", "arguments": {}}}
+        -> {"id": 2, "method": "tools/call", "params": {"name": "ghost", "arguments":
+           {}}}
         <- {"id": 2, "error": {"code": -32602}}
-        -> {"id": 3, "method": "tools/call", "params": {"name": "add", "arguments": {"a": "x", "b": 1}}}
+        -> {"id": 3, "method": "tools/call", "params": {"name": "add", "arguments":
+           {"a": "x", "b": 1}}}
         <- {"id": 3, "result": {"isError": true}}
         -> {"id": 4, "method": "resources/read", "params": {"uri": "note://zzz"}}
         <- {"id": 4, "error": {"code": -32602, "data": {"uri": "note://zzz"}}}
-        -> {"id": 5, "method": "tools/call", "params": {"name": "leave", "arguments": {}}}
+        -> {"id": 5, "method": "tools/call", "params": {"name": "leave", "arguments":
+           {}}}
         <- {"id": 5, "result": {"isError": true}}
-        -> {"id": 6, "method": "tools/list", "params": {"_meta": {"io.modelcontextprotocol/protocolVersion": "1900-01-01"}}}
+        -> {"id": 6, "method": "tools/list", "params": {"_meta":
+           {"io.modelcontextprotocol/protocolVersion": "1900-01-01"}}}
         <- {"id": 6, "error": {"code": -32022, "data": {"requested": "1900-01-01"}}}
-        -> {"id": 7, "method": "tools/list", "params": {"_meta": {"io.modelcontextprotocol/clientCapabilities": null}}}
+        -> {"id": 7, "method": "tools/list", "params": {"_meta":
+           {"io.modelcontextprotocol/clientCapabilities": null}}}
         <- {"id": 7, "error": {"code": -32602}}
-        -> {"id": 8, "method": "tools/call", "params": {"name": "greet", "arguments": {}}}
-        <- {"id": 8, "error": {"code": -32021, "data": {"requiredCapabilities": {"elicitation": {"form": {}}}}}}
+        -> {"id": 8, "method": "tools/call", "params": {"name": "greet", "arguments":
+           {}}}
+        <- {"id": 8, "error": {"code": -32021, "data": {"requiredCapabilities":
+           {"elicitation": {"form": {}}}}}}
     """,
     "progress": """
-        -> {"id": 1, "method": "tools/call", "params": {"name": "steps", "arguments": {"n": 2}, "_meta": {"progressToken": 1}}}
-        <- {"method": "notifications/progress", "params": {"progressToken": 1, "progress": 1, "total": 2}}
-        <- {"method": "notifications/progress", "params": {"progressToken": 1, "progress": 2}}
+        -> {"id": 1, "method": "tools/call", "params": {"name": "steps", "arguments":
+           {"n": 2}, "_meta": {"progressToken": 1}}}
+        <- {"method": "notifications/progress", "params": {"progressToken": 1,
+           "progress": 1, "total": 2}}
+        <- {"method": "notifications/progress", "params": {"progressToken": 1,
+           "progress": 2}}
         <- {"id": 1, "result": {"content": [{"text": "done"}]}}
     """,
     "a question": """
-        -> {"id": 1, "method": "tools/call", "params": {"name": "greet", "arguments": {}, "_meta": {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}}}
-        <- {"id": 1, "result": {"resultType": "input_required", "inputRequests": {"q": {"method": "elicitation/create"}}, "requestState": "$state"}}
-        -> {"id": 2, "method": "tools/call", "params": {"name": "greet", "arguments": {}, "requestState": "$state", "inputResponses": {"q": {"action": "accept", "content": {"name": "Ann"}}}, "_meta": {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}}}
-        <- {"id": 2, "result": {"resultType": "complete", "content": [{"text": "Hello Ann"}]}}
+        -> {"id": 1, "method": "tools/call", "params": {"name": "greet", "arguments":
+           {}, "_meta": {"io.modelcontextprotocol/clientCapabilities": {"elicitation":
+           {}}}}}
+        <- {"id": 1, "result": {"resultType": "input_required", "inputRequests": {"q":
+           {"method": "elicitation/create"}}, "requestState": "$state"}}
+        -> {"id": 2, "method": "tools/call", "params": {"name": "greet", "arguments":
+           {}, "requestState": "$state", "inputResponses": {"q": {"action": "accept",
+           "content": {"name": "Ann"}}}, "_meta":
+           {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}}}
+        <- {"id": 2, "result": {"resultType": "complete", "content": [{"text":
+           "Hello Ann"}]}}
     """,
     "a stream": """
-        -> {"id": "L", "method": "subscriptions/listen", "params": {"notifications": {"toolsListChanged": true, "resourceSubscriptions": ["note://a", "nope://x"]}}}
-        <- {"method": "notifications/subscriptions/acknowledged", "params": {"_meta": {"io.modelcontextprotocol/subscriptionId": "L"}, "notifications": {"toolsListChanged": true, "resourceSubscriptions": ["note://a"]}}}
-        -> {"id": 2, "method": "tools/call", "params": {"name": "touch", "arguments": {"uri": "note://b"}}}
+        -> {"id": "L", "method": "subscriptions/listen", "params": {"notifications":
+           {"toolsListChanged": true, "resourceSubscriptions": ["note://a",
+           "nope://x"]}}}
+        <- {"method": "notifications/subscriptions/acknowledged", "params": {"_meta":
+           {"io.modelcontextprotocol/subscriptionId": "L"}, "notifications":
+           {"toolsListChanged": true, "resourceSubscriptions": ["note://a"]}}}
+        -> {"id": 2, "method": "tools/call", "params": {"name": "touch", "arguments":
+           {"uri": "note://b"}}}
         <- {"id": 2, "result": {}}
-        -> {"id": 3, "method": "tools/call", "params": {"name": "touch", "arguments": {"uri": "note://a"}}}
+        -> {"id": 3, "method": "tools/call", "params": {"name": "touch", "arguments":
+           {"uri": "note://a"}}}
         <- {"id": 3, "result": {}}
-        <- {"method": "notifications/resources/updated", "params": {"_meta": {"io.modelcontextprotocol/subscriptionId": "L"}, "uri": "note://a"}}
-        -> {"id": 4, "method": "tools/call", "params": {"name": "grow", "arguments": {}}}
-        <- {"method": "notifications/tools/list_changed", "params": {"_meta": {"io.modelcontextprotocol/subscriptionId": "L"}}}
+        <- {"method": "notifications/resources/updated", "params": {"_meta":
+           {"io.modelcontextprotocol/subscriptionId": "L"}, "uri": "note://a"}}
+        -> {"id": 4, "method": "tools/call", "params": {"name": "grow", "arguments":
+           {}}}
+        <- {"method": "notifications/tools/list_changed", "params": {"_meta":
+           {"io.modelcontextprotocol/subscriptionId": "L"}}}
         <- {"id": 4, "result": {}}
         -> {"method": "notifications/cancelled", "params": {"requestId": "L"}}
-        -> {"id": 5, "method": "tools/call", "params": {"name": "echo", "arguments": {"value": 1}}}
+        -> {"id": 5, "method": "tools/call", "params": {"name": "echo", "arguments":
+           {"value": 1}}}
         <- {"id": 5, "result": {}}
-        -> {"id": 6, "method": "tools/call", "params": {"name": "grow", "arguments": {}}}
+        -> {"id": 6, "method": "tools/call", "params": {"name": "grow", "arguments":
+           {}}}
         <- {"id": 6, "result": {}}
     """,
     "cancelling": """
-        -> {"id": 1, "method": "tools/call", "params": {"name": "hold", "arguments": {}}}
+        -> {"id": 1, "method": "tools/call", "params": {"name": "hold", "arguments":
+           {}}}
         -> {"id": 2, "method": "server/discover"}
         <- {"id": 2, "result": {}}
-        -> {"method": "notifications/cancelled", "params": {"requestId": 1, "reason": "enough"}}
-        -> {"id": 1, "method": "tools/call", "params": {"name": "add", "arguments": {"a": 2, "b": 2}}}
+        -> {"method": "notifications/cancelled", "params": {"requestId": 1, "reason":
+           "enough"}}
+        -> {"id": 1, "method": "tools/call", "params": {"name": "add", "arguments":
+           {"a": 2, "b": 2}}}
         <- {"id": 1, "result": {"content": [{"text": "4"}]}}
     """,
     "several at once": """
-        -> {"id": 1, "method": "tools/call", "params": {"name": "block", "arguments": {}}}
-        -> {"id": "1", "method": "tools/call", "params": {"name": "block", "arguments": {}}}
+        -> {"id": 1, "method": "tools/call", "params": {"name": "block", "arguments":
+           {}}}
+        -> {"id": "1", "method": "tools/call", "params": {"name": "block", "arguments":
+           {}}}
         -> {"id": 2, "method": "server/discover"}
         <- {"id": 2, "result": {}}
-        -> {"id": 3, "method": "tools/call", "params": {"name": "release", "arguments": {}}}
+        -> {"id": 3, "method": "tools/call", "params": {"name": "release", "arguments":
+           {}}}
         <- {"id": 1, "result": {"content": [{"text": "released"}]}}
         <- {"id": "1", "result": {"content": [{"text": "released"}]}}
         <- {"id": 3, "result": {}}
@@ -3845,7 +4094,9 @@ def matches(pattern: JSON, found: JSON, known: dict[str, JSON]) -> bool:
     if isinstance(pattern, str) and pattern.startswith("$"):
         return same(known.setdefault(pattern, found), found)
     if isinstance(pattern, dict) and isinstance(found, dict):
-        return all(k in found and matches(v, found[k], known) for k, v in pattern.items())
+        return all(
+            k in found and matches(v, found[k], known) for k, v in pattern.items()
+        )
     if isinstance(pattern, list) and isinstance(found, list):
         pairs = zip(pattern, found)
         return len(pattern) == len(found) and all(matches(*two, known) for two in pairs)
@@ -3858,7 +4109,9 @@ def belongs_to(message: JSON) -> Any:
         found = message["id"]
     else:
         params = message["params"]
-        found = params.get("progressToken", params.get("_meta", {}).get(SUBSCRIPTION_ID))
+        found = params.get(
+            "progressToken", params.get("_meta", {}).get(SUBSCRIPTION_ID)
+        )
     return type(found), found
 
 
@@ -3889,16 +4142,22 @@ class Transcripts:
     async def play(self: Any, text: str) -> None:
         waiting: list[JSON] = []
         known: dict[str, JSON] = {}
-        for line in filter(None, map(str.strip, text.splitlines())):
-            arrow, message = line[:2], json.loads(line[2:])
+        for arrow, body in re.findall(
+            r"^ *(->|<-)(.*(?:\n(?! *(?:->|<-)).*)*)", text, re.M
+        ):
+            message = json.loads(body)
             if arrow == "->":
                 await self.send(self.complete(message, known))
                 continue
-            while not (mine := [m for m in waiting if belongs_to(m) == belongs_to(message)]):
+            while not (
+                mine := [m for m in waiting if belongs_to(m) == belongs_to(message)]
+            ):
                 waiting.append(await asyncio.wait_for(self.incoming.get(), 5))
             waiting.remove(mine[0])
-            self.assertTrue(matches(message, mine[0], known), f"{line}\n{mine[0]}")
-        await self.send(self.complete({"id": "end", "method": "server/discover"}, known))
+            self.assertTrue(matches(message, mine[0], known), f"{body}\n{mine[0]}")
+        await self.send(
+            self.complete({"id": "end", "method": "server/discover"}, known)
+        )
         while not waiting or belongs_to(waiting[-1]) != (str, "end"):
             waiting.append(await asyncio.wait_for(self.incoming.get(), 5))
         self.assertEqual(len(waiting), 1, waiting)
@@ -4145,7 +4404,7 @@ class HeaderMirroring(Case):
         ),
     ]
 
-    @spec("http-26", "http-32", "http-67")
+    @spec("http-26", "http-32", "http-67", "transports-03")
     async def test_headers_that_say_what_the_body_says_are_accepted(self) -> None:
         for method, params in self.EVERY:
             with self.subTest(method):
@@ -4167,6 +4426,11 @@ class HeaderMirroring(Case):
         for method in ("tools/list", "initialize", "no/such"):
             with self.subTest(method):
                 reply = await self.post(method, {}, {"mcp-protocol-version": None})
+                self.assertMismatch(reply, "MCP-Protocol-Version", "2026-07-28")
+                old = mcp_ref.request_message(1, method, {})  # knows no _meta either
+                headers = {"mcp-method": method}
+                found = mcp_ref.read_message(old, headers=headers)
+                reply = await exchange(self.server, found)
                 self.assertMismatch(reply, "MCP-Protocol-Version", "2026-07-28")
 
     @spec("http-26", "http-27", "http-60", "http-67", "http-69")
@@ -4618,6 +4882,2458 @@ class HeaderMirroring(Case):
     async def listed(self) -> list[JSON]:
         tools: list[JSON] = (await self.call("tools/list")).result["tools"]
         return tools
+
+
+logging.getLogger("asyncio").setLevel(logging.ERROR)
+
+
+# --- support ------------------------------------------------------------------------------
+
+HTTP_VERSION = "2026-07-28"
+BASE_META = {
+    "io.modelcontextprotocol/protocolVersion": HTTP_VERSION,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+BASE = {
+    "Host": "127.0.0.1:8000",
+    "Content-Type": "application/json",
+    "Accept": "application/json, text/event-stream",
+    "MCP-Protocol-Version": HTTP_VERSION,
+}
+
+
+def message(method: str = "echo", id: Any = 1, **params: Any) -> JSON:
+    """Build a request; without id (None) a notification."""
+    found = {"jsonrpc": "2.0", "method": method, "params": {**params, "_meta": BASE_META}}
+    return found if id is None else {**found, "id": id}
+
+
+def http_request(
+    body: Any = b"",
+    *,
+    method: Any = "POST",
+    target: Any = "/mcp",
+    lines: Any = (),
+    **fields: Any,
+) -> bytes:
+    """Build a request; fields replace those of BASE, None drops one; _ stands for -."""
+    if not isinstance(body, bytes):
+        body = json.dumps(body).encode()
+    found: dict[str, str | None] = dict(BASE)
+    found["Content-Length"] = str(len(body))
+    for name, value in fields.items():
+        name = name.replace("_", "-")
+        same = next((key for key in found if key.lower() == name.lower()), name)
+        found[same] = value
+    head = [f"{method} {target} HTTP/1.1"]
+    head += [f"{name}: {value}" for name, value in found.items() if value is not None]
+    text = "\r\n".join([*head, *lines]) + "\r\n\r\n"
+    return text.encode("latin-1") + bytes(body)
+
+
+def as_chunks(*parts: bytes, end: bytes = b"0\r\n\r\n") -> bytes:
+    """Frame parts as chunks."""
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + end
+
+
+class HttpResponse:
+    """What came back for one request."""
+
+    def __init__(self, status: int, fields: list[tuple[str, str]]) -> None:
+        self.status = status
+        self.fields = fields
+        self.body = b""
+
+    def __getitem__(self, name: str) -> str | None:
+        found = [value for key, value in self.fields if key == name.lower()]
+        assert len(found) < 2, found
+        return found[0] if found else None
+
+    @property
+    def json(self) -> JSON:
+        return json.loads(self.body)
+
+    @property
+    def events(self) -> list[JSON]:
+        return [
+            json.loads(line[6:])
+            for line in self.body.decode().split("\n")
+            if line.startswith("data: ")
+        ]
+
+
+class RawPeer:
+    """One raw connection to a server."""
+
+    def __init__(self, reader: Any, writer: Any) -> None:
+        self.reader: asyncio.StreamReader = reader
+        self.writer: asyncio.StreamWriter = writer
+
+    def send(self, *data: bytes) -> None:
+        self.writer.write(b"".join(data))
+
+    async def head(self) -> HttpResponse:
+        """Read a status line and fields."""
+        text = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, *lines = text.rstrip("\r\n").split("\r\n")
+        pairs = [line.split(": ", 1) for line in lines]
+        assert first.startswith("HTTP/1.1 "), first
+        return HttpResponse(int(first[9:12]), [(k.lower(), v) for k, v in pairs])
+
+    async def answer(self, *, bodiless: bool = False) -> HttpResponse:
+        """Read a whole answer."""
+        found = await self.head()
+        if found["transfer-encoding"] == "chunked":
+            while chunk := await self.chunk():
+                found.body += chunk
+        elif found["content-length"] is not None and not bodiless:
+            found.body = await self.reader.readexactly(int(found["content-length"]))
+        elif found["connection"] == "close" and not bodiless:
+            found.body = await self.reader.read()
+        return found
+
+    async def chunk(self) -> bytes:
+        """Read one chunk."""
+        size = int(await self.reader.readuntil(b"\r\n"), 16)
+        return (await self.reader.readexactly(size + 2))[:-2]
+
+    async def ask(self, *data: bytes) -> HttpResponse:
+        """Send a request and read its answer."""
+        self.send(*data)
+        return await self.answer()
+
+    async def ended(self) -> bool:
+        """Wait for the server to close; tell whether nothing else came before."""
+        with contextlib.suppress(ConnectionError):
+            return not await self.reader.read()
+        return True
+
+    def reset(self) -> None:
+        """Close with RST."""
+        linger = struct.pack("ii", 1, 0)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.writer.transport.abort()
+
+    @property
+    def socket(self) -> socket.socket:
+        found: socket.socket = self.writer.get_extra_info("socket")
+        return found
+
+
+class Script:
+    """An Exchange for tests, driven by the method's name."""
+
+    def __init__(self) -> None:
+        self.requests: list[mcp_ref.Request] = []
+        self.started = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.go = asyncio.Event()
+        self.sends: list[Any] = []
+        self.subscriptions = Streams()
+
+    async def __call__(self, request: mcp_ref.Request, send: mcp_ref.Send) -> JSON:
+        self.requests.append(request)
+        self.started.set()
+        self.sends.append(send)
+        try:
+            found = await getattr(self, request.method)(request, send)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        self.ended.set()
+        if isinstance(found, mcp_ref.McpError):
+            return mcp_ref.error_response(request.id, found)
+        return mcp_ref.result_response(request.id, {"resultType": "complete", **found})
+
+    async def echo(self, request: mcp_ref.Request, send: mcp_ref.Send) -> JSON:
+        return {"echo": request.params.get("text")}
+
+    async def wait(self, request: mcp_ref.Request, send: mcp_ref.Send) -> JSON:
+        await self.go.wait()
+        return {}
+
+    async def hold(self, request: mcp_ref.Request, send: mcp_ref.Send) -> JSON:
+        await asyncio.sleep(30)
+        return {}
+
+    async def progress(self, request: mcp_ref.Request, send: mcp_ref.Send) -> JSON:
+        for number in range(request.params.get("count", 2)):
+            await send(mcp_ref.notification("notifications/progress", {"n": number}))
+        if request.params.get("hold"):
+            await asyncio.sleep(30)
+        return {}
+
+    async def flood(self, request: mcp_ref.Request, send: mcp_ref.Send) -> JSON:
+        while True:
+            text = "x" * 65536
+            await send(mcp_ref.notification("notifications/message", {"data": text}))
+            self.flooded = getattr(self, "flooded", 0) + 1
+
+    async def big(self, request: mcp_ref.Request, send: mcp_ref.Send) -> JSON:
+        return {"data": "x" * request.params["size"]}
+
+    async def fail(self, request: mcp_ref.Request, send: mcp_ref.Send) -> JSON:
+        return mcp_ref.McpError("no", request.params["data"], request.params["code"])
+
+    async def crash(self, request: mcp_ref.Request, send: mcp_ref.Send) -> JSON:
+        raise RuntimeError("secret detail")
+
+    async def refuse(self, request: mcp_ref.Request, send: mcp_ref.Send) -> JSON:
+        raise mcp_ref.TooManyRequests("slow down", 7)
+
+
+class Streams(mcp_ref.Subscriptions):
+    """The open streams of a Script."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = 0
+        self.over = asyncio.Event()
+
+    def end(self) -> None:
+        self.over.set()
+
+
+async def listen(script: Script, request: mcp_ref.Request, send: mcp_ref.Send) -> JSON:
+    """Stand in for subscriptions/listen: acknowledge, then wait for the end."""
+    script.subscriptions.open += 1
+    try:
+        name = "notifications/subscriptions/acknowledged"
+        await send(mcp_ref.notification(name, {}))
+        await script.subscriptions.over.wait()
+        return {"ended": True}
+    finally:
+        script.subscriptions.open -= 1
+
+
+setattr(Script, "subscriptions/listen", listen)
+
+
+class HttpCase(unittest.IsolatedAsyncioTestCase):
+    """A server for each test; `self.script` is its Exchange."""
+
+    async def asyncSetUp(self) -> None:
+        self.script = Script()
+        self.port = 0
+        self.url = ""
+        self.peers: list[RawPeer] = []
+        self.task: asyncio.Task[None] | None = None
+        self.ready = asyncio.Event()
+
+    async def asyncTearDown(self) -> None:
+        for peer in self.peers:
+            peer.writer.close()
+        await self.stop()
+
+    async def serve(self, exchange: Any = None, **options: Any) -> None:
+        """Start the server."""
+
+        def ready(url: str) -> None:
+            self.url = url
+            self.port = int(url.rsplit(":", 1)[1].split("/")[0])
+            self.ready.set()
+
+        self.ready.clear()
+        exchange = self.script if exchange is None else exchange
+        options.setdefault("port", 0)
+        serving = serve_http(exchange, on_ready=ready, **options)
+        self.task = asyncio.create_task(serving)
+        waiting = asyncio.create_task(self.ready.wait())
+        await asyncio.wait({self.task, waiting}, return_when="FIRST_COMPLETED")
+        if self.task.done():
+            waiting.cancel()
+            self.task.result()
+
+    async def stop(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.task
+            self.task = None
+
+    async def peer(self, host: str = "127.0.0.1", **options: Any) -> RawPeer:
+        """Connect."""
+        opened = await asyncio.open_connection(host, self.port, **options)
+        self.peers.append(RawPeer(*opened))
+        return self.peers[-1]
+
+    async def ask(self, *data: bytes) -> HttpResponse:
+        """Carry out one request on a connection of its own."""
+        peer = await self.peer()
+        found: HttpResponse = await within(peer.ask(*data))
+        peer.writer.close()
+        return found
+
+    async def alive(self) -> None:
+        """Check the standing post-condition: the next good request is answered."""
+        found = await within(self.ask(http_request(message("echo", text="alive"))), 1)
+        self.assertEqual(found.json["result"]["echo"], "alive")
+
+
+async def within(awaitable: Any, seconds: float = 5.0) -> Any:
+    """Wait, but not for ever."""
+    async with asyncio.timeout(seconds):
+        return await awaitable
+
+
+# --- 4 transports: Streamable HTTP, the endpoint's rules -----------------------------------
+
+
+class HttpRules(HttpCase):
+    """Request line and header fields."""
+
+    @spec("http-01", "http-07", "http-16")
+    async def test_a_request_is_answered_with_one_json_object(self) -> None:
+        await self.serve()
+        found = await self.ask(http_request(message("echo", text="é", id="a")))
+        self.assertEqual(found.status, 200)
+        self.assertEqual(found["content-type"], "application/json")
+        self.assertIsNotNone(found["date"])
+        self.assertEqual(found.json["id"], "a")
+        self.assertEqual(found.json["result"]["echo"], "é")
+        self.assertEqual(self.url, f"http://127.0.0.1:{self.port}/mcp")
+
+    async def test_the_request_carries_what_the_transport_knows(self) -> None:
+        await self.serve()
+        fields = {"X_Multi": "a", "authorization": "Bearer secret"}
+        await self.ask(http_request(message(), lines=("X-Multi: b",), **fields))
+        request = self.script.requests[0]
+        assert request.headers is not None
+        self.assertEqual(request.headers["x-multi"], "a, b")
+        self.assertEqual(request.headers["mcp-protocol-version"], HTTP_VERSION)
+        self.assertEqual(request.peer, "127.0.0.1")
+        self.assertNotIn("secret", repr(request))
+        with self.assertRaises(TypeError):
+            request.headers["x"] = "1"  # type: ignore[index]
+
+    @spec("http-02", "http-03", "http-04")
+    async def test_an_origin_is_parsed_and_a_wrong_one_refused(self) -> None:
+        # HTP-02, HTP-03
+        await self.serve(allowed_origins=["https://App.example:443/"])
+        refused = [
+            "null",
+            "http://localhost.evil.example",
+            "http://127.0.0.1.evil.example:8000",
+            "http://evil.example/?x=http://localhost",
+            "http://evil.example#http://localhost",
+            "http://localhost@evil.example",
+            "http://localhost:8000:80",
+            "http://localhost:99999999",
+            "ftp://localhost",
+            "localhost",
+            "http://",
+            "",
+            "https://app.example:8443",
+            "http://app.example",
+            "https://app.example, http://localhost",
+            "https://xapp.example",
+        ]
+        for origin in refused:
+            for method in ("POST", "GET", "OPTIONS", "DELETE", "BREW"):
+                with self.subTest(origin=origin, method=method):
+                    data = http_request(message(), method=method, Origin=origin)
+                    found = await self.ask(data)
+                    self.assertEqual(found.status, 403)
+                    self.assertIsNone(found["access-control-allow-origin"])
+                    self.assertNotIn("id", found.json)
+                    self.assertIn("allowed_origins", found.json["error"]["message"])
+        self.assertEqual(self.script.requests, [])
+        allowed: list[str | None] = [
+            None,
+            "http://localhost",
+            "http://localhost:5173",
+            "https://127.0.0.1:8443",
+            "http://[::1]:3000",
+            "https://app.example",
+        ]
+        for name in allowed:
+            with self.subTest(origin=name):
+                found = await self.ask(http_request(message(), Origin=name))
+                self.assertEqual(found.status, 200)
+                self.assertEqual(found["access-control-allow-origin"], name)
+
+    @spec("http-02")
+    async def test_null_passes_only_if_listed(self) -> None:
+        # HTP-03
+        await self.serve(allowed_origins=["null"])
+        found = await self.ask(http_request(message(), Origin="null"))
+        self.assertEqual(found.status, 200)
+
+    @spec("http-02", "http-05")
+    async def test_on_loopback_only_loopback_names_pass_as_host(self) -> None:
+        # HTP-01
+        await self.serve(allowed_hosts=["tools.example.com", "other.example:8443"])
+        good = ["localhost", "LOCALHOST:1", "127.0.0.1:8000", "[::1]", "[::1]:9"]
+        good += ["tools.example.com", "Tools.Example.com:99", "other.example:8443"]
+        for host in good:
+            with self.subTest(host=host):
+                found = await self.ask(http_request(message(), Host=host))
+                self.assertEqual(found.status, 200)
+        bad = ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example"]
+        bad += ["other.example", "xtools.example.com", "0.0.0.0", "::1.evil"]
+        for host in bad:
+            for method in ("POST", "GET", "OPTIONS", "DELETE"):
+                with self.subTest(host=host, method=method):
+                    # a fine Origin does not help
+                    data = http_request(
+                        message(), method=method, Host=host, Origin="http://localhost"
+                    )
+                    found = await self.ask(data)
+                    self.assertEqual(found.status, 400 if host == "::1.evil" else 403)
+                    if found.status == 403:
+                        why = found.json["error"]["message"]
+                        self.assertIn("allowed_hosts", why)
+
+    async def test_elsewhere_every_host_passes_unless_some_are_listed(self) -> None:
+        # HTP-01
+        with self.assertLogs("mcp_ref", "WARNING") as logs:
+            await self.serve(host="0.0.0.0")
+        self.assertIn("allowed_hosts", logs.output[0])
+        found = await self.ask(http_request(message(), Host="tools.example.com"))
+        self.assertEqual(found.status, 200)
+        # there, loopback is just another origin
+        found = await self.ask(http_request(message(), Origin="http://localhost"))
+        self.assertEqual(found.status, 403)
+        self.assertIn("http://localhost:", self.url)
+        await self.stop()
+        with self.assertNoLogs("mcp_ref", "WARNING"):
+            await self.serve(host="0.0.0.0", allowed_hosts=["tools.example.com"])
+        for host, status in (("tools.example.com", 200), ("127.0.0.1", 403)):
+            found = await self.ask(http_request(message(), Host=host))
+            self.assertEqual(found.status, status)
+
+    async def test_localhost_listens_on_both_families(self) -> None:
+        # HTP-04
+        loop = asyncio.get_running_loop()
+        real = loop.create_server
+        with mock.patch.object(loop, "create_server", side_effect=real) as create:
+            await self.serve(host="localhost")
+        made = [call.args[1:] for call in create.call_args_list]
+        self.assertEqual(made, [("127.0.0.1", 0), ("::1", self.port)])
+        self.assertEqual(self.url, f"http://localhost:{self.port}/mcp")
+        await self.alive()
+        try:
+            peer = await self.peer("::1")
+        except OSError:
+            self.skipTest("no IPv6 here")
+        found = await peer.ask(http_request(message(), Host=f"[::1]:{self.port}"))
+        self.assertEqual(found.status, 200)
+
+    @spec("http-09", "http-16")
+    async def test_accept_decides_which_form_the_answer_has(self) -> None:
+        # HTP-05: Accept, form of a plain answer, form after a notification, listen
+        json_, sse = "application/json", "text/event-stream"
+        cases = [
+            (None, json_, sse, 200),
+            ("*/*", json_, sse, 200),
+            ("application/*, text/*", json_, sse, 200),
+            ("TEXT/EVENT-STREAM;q=0.9 , application/json;q=1.0", json_, sse, 200),
+            ("application/json", json_, json_, 406),
+            ("application/json, text/event-stream;q=0", json_, json_, 406),
+            ("*/*, text/event-stream; q=0.000", json_, json_, 406),
+            ("application/json;q=0, text/event-stream", sse, sse, 200),
+            ("text/event-stream", sse, sse, 200),
+            ("text/html", json_, json_, 406),
+            ("", json_, json_, 406),
+        ]
+        await self.serve()
+        for accept, plain, streamed, status in cases:
+            with self.subTest(accept=accept):
+                found = await self.ask(http_request(message(), Accept=accept))
+                self.assertEqual((found.status, found["content-type"]), (200, plain))
+                found = await self.ask(http_request(message("progress"), Accept=accept))
+                self.assertEqual((found.status, found["content-type"]), (200, streamed))
+                if streamed == json_:
+                    self.assertIn("result", found.json)
+                else:
+                    self.assertEqual(len(found.events), 3)
+                peer = await self.peer()
+                peer.send(http_request(message("subscriptions/listen", id=9), Accept=accept))
+                found = await within(peer.head())
+                self.assertEqual(found.status, status)
+                if status == 406:
+                    size = int(found["content-length"] or 0)
+                    body = json.loads(await peer.reader.readexactly(size))
+                    self.assertEqual(body["id"], 9)
+                peer.writer.close()
+
+    async def test_content_types_compare_without_case_and_parameters(self) -> None:
+        # HTP-06
+        await self.serve()
+        for kind in (
+            "application/json; charset=UTF-8",
+            "Application/JSON",
+            'application/json;charset="utf-8"',
+            "application/json ; profile=x",
+        ):
+            with self.subTest(kind=kind):
+                found = await self.ask(http_request(message(), Content_Type=kind))
+                self.assertEqual(found.status, 200)
+        found = await self.ask(
+            http_request(message(), Content_Type="application/json; charset=utf-16")
+        )
+        self.assertEqual(found.status, 415)
+
+    async def test_other_content_types_are_refused_before_anything_runs(self) -> None:
+        # HTP-07
+        await self.serve()
+        for kind in (
+            "text/plain",
+            "application/x-www-form-urlencoded",
+            "multipart/form-data; boundary=x",
+            "text/plain; application/json",
+            "application/jsonx",
+            "",
+            None,
+        ):
+            with self.subTest(kind=kind):
+                found = await self.ask(http_request(message(), Content_Type=kind))
+                self.assertEqual(found.status, 415)
+        self.assertEqual(self.script.requests, [])
+
+    @spec("http-01")
+    async def test_the_path_is_served_or_404_and_never_redirected(self) -> None:
+        # HTP-08
+        await self.serve()
+        for target in ("/mcp", "/mcp/", "/mcp?x=1", "/mcp/?x=1", "//mcp"):
+            with self.subTest(target=target):
+                found = await self.ask(http_request(message(), target=target))
+                self.assertEqual(found.status, 200)
+        for target in ("/", "/mc", "/mcpx", "/mcp/x", "/MCP", "*", "mcp"):
+            with self.subTest(target=target):
+                found = await self.ask(http_request(message(), target=target))
+                self.assertEqual(found.status, 404)
+                self.assertIsNone(found["location"])
+                self.assertEqual(found.json["error"]["code"], 404)
+
+    async def test_the_absolute_form_of_the_target_is_read(self) -> None:
+        await self.serve()
+        for target, status in (
+            ("http://127.0.0.1:8000/mcp", 200),
+            ("HTTP://127.0.0.1:8000/mcp?x", 200),
+            ("http://127.0.0.1:8000", 404),
+            ("http://evil.example/mcp", 400),
+        ):
+            with self.subTest(target=target):
+                found = await self.ask(http_request(message(), target=target))
+                self.assertEqual(found.status, status)
+
+    async def test_cors_lets_allowed_origins_in_and_nobody_else(self) -> None:
+        # HTP-09
+        await self.serve(allowed_origins=["https://app.example"])
+        asked = (
+            "authorization,content-type,mcp-method,mcp-name,mcp-param-region,"
+            "mcp-protocol-version,traceparent"
+        )
+        preflight = {
+            "method": "OPTIONS",
+            "Access_Control_Request_Method": "POST",
+            "Access_Control_Request_Headers": asked,
+            "Content_Type": None,
+            "Accept": None,
+        }
+        found = await self.ask(http_request(Origin="https://app.example", **preflight))
+        self.assertEqual(found.status, 204)
+        self.assertIsNone(found["content-length"])
+        self.assertEqual(found["access-control-allow-origin"], "https://app.example")
+        self.assertIn("POST", found["access-control-allow-methods"] or "")
+        allowed = (found["access-control-allow-headers"] or "").split(", ")
+        self.assertEqual(allowed, asked.split(","))
+        self.assertEqual(found["vary"], "Origin")
+        # also on errors, so that a page can read them
+        for data in (
+            http_request(message(), Origin="https://app.example", target="/nope"),
+            http_request(b"{", Origin="https://app.example"),
+            http_request(message(), Origin="https://app.example", Content_Type="text/plain"),
+        ):
+            found = await self.ask(data)
+            self.assertGreaterEqual(found.status, 400)
+            self.assertEqual(
+                found["access-control-allow-origin"], "https://app.example"
+            )
+            self.assertIn(
+                "WWW-Authenticate", found["access-control-expose-headers"] or ""
+            )
+        found = await self.ask(http_request(Origin="https://evil.example", **preflight))
+        self.assertEqual(found.status, 403)
+        self.assertIsNone(found["access-control-allow-origin"])
+        found = await self.ask(http_request(message("progress"), Origin="https://app.example"))
+        self.assertEqual(found["access-control-allow-origin"], "https://app.example")
+        found = await self.ask(http_request(method="OPTIONS"))
+        self.assertEqual((found.status, found["allow"]), (204, "POST, OPTIONS"))
+
+    @spec("http-76", "http-08")
+    async def test_other_methods_are_405_and_say_what_is_allowed(self) -> None:
+        # HTP-16
+        await self.serve()
+        for method in ("GET", "DELETE", "PUT", "PATCH", "BREW", "HEAD"):
+            for accept in ("*/*", "text/event-stream"):
+                with self.subTest(method=method, accept=accept):
+                    data = http_request(method=method, Accept=accept, Mcp_Session_Id="x")
+                    peer = await self.peer()
+                    peer.send(data)
+                    found = await within(peer.answer(bodiless=method == "HEAD"))
+                    self.assertEqual(found.status, 405)
+                    self.assertEqual(found["allow"], "POST, OPTIONS")
+                    again = await within(peer.ask(http_request(message())))
+                    self.assertEqual(again.status, 200)
+
+    async def test_compressed_bodies_are_415(self) -> None:
+        # HTP-17
+        await self.serve()
+        for coding, status in (("gzip", 415), ("br", 415), ("Identity", 200)):
+            found = await self.ask(http_request(message(), Content_Encoding=coding))
+            self.assertEqual(found.status, status)
+
+    @spec("http-13", "http-14", "base-26")
+    async def test_a_notification_is_202_without_body(self) -> None:
+        # HTP-19, HTP-20, CAN-03
+        await self.serve()
+        for body in (
+            message("notifications/example", id=None),
+            message("echo", id=None),
+            {"jsonrpc": "2.0", "method": "notifications/cancelled"},
+            {
+                "jsonrpc": "2.0",
+                "method": "notifications/cancelled",
+                "params": {"requestId": {"a": 1}},
+            },
+        ):
+            for version in (HTTP_VERSION, None):
+                with self.subTest(body=body, version=version):
+                    data = http_request(body, MCP_Protocol_Version=version)
+                    found = await self.ask(data)
+                    self.assertEqual((found.status, found.body), (202, b""))
+                    self.assertEqual(found["content-length"], "0")
+        self.assertEqual(self.script.requests, [])
+
+    @spec("http-11", "http-12", "http-14", "base-05", "base-15", "http-15")
+    async def test_a_body_that_is_not_one_message_is_400(self) -> None:
+        await self.serve()
+        cases: list[tuple[bytes, int, Any]] = [
+            (b"", -32700, None),
+            (b"{", -32700, None),
+            (b"\xff{}", -32700, None),
+            (b"NaN", -32700, None),
+            (b"[]", -32600, None),
+            (json.dumps([message()]).encode(), -32600, None),
+            (b"1", -32600, None),
+            (b'{"jsonrpc":"2.0","id":7,"result":{}}', -32600, 7),
+            (b'{"jsonrpc":"2.0","id":"x","error":{"code":1}}', -32600, "x"),
+            (b'{"jsonrpc":"2.0","id":null,"method":"echo"}', -32600, None),
+            (b'{"jsonrpc":"2.0","id":1.5,"method":"echo"}', -32600, None),
+            (b'{"jsonrpc":"1.0","id":3,"method":"echo"}', -32600, 3),
+            (b'{"jsonrpc":"2.0","id":4,"method":5}', -32600, 4),
+            (b'{"jsonrpc":"2.0","id":4,"method":"echo","params":[]}', -32600, 4),
+            (b'{"jsonrpc":"2.0","method":"notify","params":[]}', -32600, None),
+            (b"[" * 100_000, -32700, None),
+        ]
+        peer = await self.peer()
+        for body, code, id in cases:
+            with self.subTest(body=body[:50]):
+                found = await within(peer.ask(http_request(body)))
+                self.assertEqual(found.status, 400)
+                self.assertEqual(found["content-type"], "application/json")
+                self.assertEqual(found.json["error"]["code"], code)
+                self.assertEqual(found.json.get("id"), id)
+                self.assertEqual("id" in found.json, id is not None)
+        self.assertEqual(self.script.requests, [])
+
+    @spec("http-26", "http-27", "http-60", "http-61", "http-67", "http-69")
+    async def test_a_singleton_field_that_is_repeated_is_refused(self) -> None:
+        # HTP-27
+        await self.serve()
+        for line in (
+            "Mcp-Name: admin",
+            "mcp-method: echo",
+            f"MCP-PROTOCOL-VERSION: {HTTP_VERSION}",
+            "Mcp-Param-Region: eu",
+        ):
+            with self.subTest(line=line):
+                fields = {"Mcp_Name": "echo", "Mcp_Method": "echo"}
+                data = http_request(message(), lines=(line,), Mcp_Param_Region="us", **fields)
+                found = await self.ask(data)
+                self.assertEqual(found.status, 400)
+                self.assertEqual(found.json["error"]["code"], -32020)
+        for line in (
+            "Host: 127.0.0.1:8000",
+            "Origin: http://localhost",
+            "Content-Type: application/json",
+            "Authorization: Bearer b",
+            "Content-Length: 2",
+            "Content-Encoding: identity",
+        ):
+            with self.subTest(line=line):
+                fields = {"Origin": "http://localhost", "Authorization": "Bearer a"}
+                fields["Content_Encoding"] = "identity"
+                found = await self.ask(http_request(message(), lines=(line,), **fields))
+                self.assertEqual(found.status, 400)
+        self.assertEqual(self.script.requests, [])
+
+    @spec("auth-39")
+    async def test_a_token_in_the_query_is_refused(self) -> None:
+        await self.serve()
+        for target in ("/mcp?access_token=x", "/mcp?a=1&access_token=x"):
+            found = await self.ask(http_request(message(), target=target))
+            self.assertEqual(found.status, 400)
+        found = await self.ask(http_request(message(), target="/mcp?no_access_token=x"))
+        self.assertEqual(found.status, 200)
+
+    @spec("http-29", "http-61", "http-69")
+    async def test_the_code_decides_the_status(self) -> None:
+        # HTP-25
+        await self.serve()
+        cases: list[Any] = [
+            (-32601, None, 404, None),
+            (-32602, None, 400, None),
+            (-32603, None, 200, None),
+            (-32020, None, 400, None),
+            (-32021, {"requiredCapabilities": {}}, 400, None),
+            (-32022, {"supported": []}, 400, None),
+            (429, {"retryAfter": 7}, 429, "7"),
+            (503, {"retryAfter": 1}, 503, "1"),
+            (429, {"retryAfter": "1\r\nX-Evil: 1"}, 429, None),
+            (429, {}, 429, None),
+            (403, {"requiredScopes": ["a"]}, 403, None),
+            (1, "text", 200, None),
+        ]
+        for code, data, status, after in cases:
+            with self.subTest(code=code):
+                body = message("fail", id="i", code=code, data=data)
+                found = await self.ask(http_request(body))
+                self.assertEqual(found.status, status)
+                self.assertEqual(found["retry-after"], after)
+                self.assertEqual(found.json["id"], "i")
+                self.assertEqual(found.json["error"]["code"], code)
+
+    async def test_an_exchange_that_raises_is_answered(self) -> None:
+        await self.serve()
+        found = await self.ask(http_request(message("crash", id=5)))
+        self.assertEqual(found.json["error"]["code"], -32603)
+        self.assertEqual(found.json["id"], 5)
+        self.assertNotIn(b"secret", found.body)
+        found = await self.ask(http_request(message("refuse", id=6)))
+        self.assertEqual((found.status, found["retry-after"]), (429, "7"))
+        self.assertEqual(found.json["id"], 6)
+
+    @spec("http-76")
+    async def test_sessions_of_earlier_revisions_are_ignored(self) -> None:
+        # HTP-33
+        await self.serve()
+        data = http_request(message(), Mcp_Session_Id="abc", Last_Event_ID="7")
+        found = await self.ask(data)
+        self.assertEqual(found.status, 200)
+        self.assertIsNone(found["mcp-session-id"])
+
+    async def test_an_unknown_expectation_is_417(self) -> None:
+        # HTP-15
+        await self.serve()
+        found = await self.ask(http_request(message(), Expect="foo"))
+        self.assertEqual(found.status, 417)
+
+
+class HttpServer(HttpCase):
+    """The rules that `Server` and the transport keep together."""
+
+    async def asyncSetUp(self) -> None:
+        await super().asyncSetUp()
+        self.server = mcp_ref.Server("test", "1.0")
+
+        @self.server.tool
+        def echo(text: str) -> str:
+            return text
+
+        @self.server.tool(name="größe")
+        def size() -> str:
+            return "big"
+
+        await self.serve(self.server)
+
+    def tool(self, name: Any = "echo", **fields: Any) -> bytes:
+        body = message("tools/call", name=name, arguments={"text": "x"})
+        options = {"Mcp_Method": "tools/call", "Mcp_Name": name, **fields}
+        return http_request(options.pop("body", body), **options)
+
+    @spec("http-66", "http-67")
+    async def test_white_space_and_case_around_values_and_names(self) -> None:
+        # HTP-23
+        names = ("Mcp_Method", "Mcp_Name", "MCP_Protocol_Version")
+        fields: Any = dict.fromkeys(names)
+        lines = (
+            "Mcp-Method:\t tools/call  ",
+            "mCP-nAME:   echo\t",
+            f"MCP-PROTOCOL-VERSION:{HTTP_VERSION}",
+        )
+        found = await self.ask(self.tool(lines=lines, **fields))
+        self.assertEqual(found.status, 200)
+        found = await self.ask(self.tool(Mcp_Method="Tools/Call"))
+        self.assertEqual(found.status, 400)
+        self.assertEqual(found.json["error"]["code"], -32020)
+
+    @spec("http-25", "http-27", "http-28", "http-29", "http-31", "http-32")
+    async def test_errors_have_their_status(self) -> None:
+        # HTP-24, HTP-25, HTP-26
+        old = {**BASE_META, "io.modelcontextprotocol/protocolVersion": "1900-01-01"}
+        call = message("tools/call", name="echo", arguments={"text": "x"})
+        ancient = {**call, "params": {**call["params"], "_meta": old}}
+        bare = {**call, "params": {"name": "echo", "arguments": {"text": "x"}}}
+        cases = [
+            (self.tool(MCP_Protocol_Version="2025-11-25"), 400, -32020),
+            (self.tool(MCP_Protocol_Version=None), 400, -32020),
+            (self.tool(MCP_Protocol_Version="1900-01-01", body=ancient), 400, -32022),
+            (http_request(message("nope/nope"), Mcp_Method="nope/nope"), 404, -32601),
+            (http_request(message("ping"), Mcp_Method="ping"), 404, -32601),
+            (http_request(message("initialize"), Mcp_Method="initialize"), 404, -32601),
+            (self.tool(body=bare), 400, -32602),
+            (self.tool(Mcp_Name="foo"), 400, -32020),
+            (self.tool(Mcp_Name=None), 400, -32020),
+            (self.tool(Mcp_Method=None), 400, -32020),
+            (self.tool(body=b"{"), 400, -32700),
+        ]
+        peer = await self.peer()
+        for data, status, code in cases:
+            with self.subTest(code=code):
+                found = await within(peer.ask(data))
+                self.assertEqual(found.status, status)
+                self.assertEqual(found["content-type"], "application/json")
+                self.assertEqual(found.json["error"]["code"], code)
+                if code != -32700:
+                    self.assertEqual(found.json["id"], 1)
+        found = await within(peer.ask(self.tool()))
+        self.assertEqual(found.status, 200)
+
+    @spec("http-53", "http-54", "http-70")
+    async def test_encoded_names_are_decoded_before_they_are_compared(self) -> None:
+        # HTP-28
+        for name, header in (
+            ("größe", "=?base64?Z3LDtsOfZQ==?="),
+            ("echo", "=?base64?ZWNobw==?="),
+        ):
+            found = await self.ask(self.tool(name, Mcp_Name=header))
+            self.assertEqual(found.status, 200, found.body)
+        # raw, as Latin-1 bytes
+        found = await self.ask(self.tool("größe", Mcp_Name="größe"))
+        self.assertEqual(found.json["error"]["code"], -32020)
+
+    async def test_two_servers_need_no_affinity(self) -> None:
+        # DEP-01
+        first = self.port
+        other = HttpCase("alive")
+        await other.asyncSetUp()
+        await other.serve(self.server)
+        for port in (first, other.port, first):
+            self.port = port
+            found = await self.ask(self.tool())
+            self.assertEqual(found.status, 200)
+        await other.asyncTearDown()
+
+    @spec("http-21", "http-22", "subscriptions-02", "subscriptions-08")
+    async def test_a_listen_stream_ends_with_its_result(self) -> None:
+        # CAN-06
+        body = message(
+            "subscriptions/listen", id="L", notifications={"toolsListChanged": True}
+        )
+        peer = await self.peer()
+        peer.send(http_request(body, Mcp_Method="subscriptions/listen"))
+        await within(peer.head())
+        first = await within(peer.chunk())
+        self.assertIn(b"subscriptions/acknowledged", first)
+
+        @self.server.tool
+        def more() -> str:
+            return ""
+
+        second = await within(peer.chunk())
+        self.assertIn(b"notifications/tools/list_changed", second)
+        self.assertIn(b'"io.modelcontextprotocol/subscriptionId":"L"', second)
+        begun = time.monotonic()
+        await self.stop()
+        self.assertLess(time.monotonic() - begun, 1.5)
+        last = json.loads((await within(peer.chunk()))[6:])
+        self.assertEqual(last["id"], "L")
+        self.assertEqual(await within(peer.chunk()), b"")
+        self.assertTrue(await within(peer.ended()))
+
+
+# --- streams ------------------------------------------------------------------------------
+
+
+class HttpStreams(HttpCase):
+    """SSE answers, back-pressure, cancellation."""
+
+    @spec("http-16", "http-18", "http-21", "http-22", "stdio-01")
+    async def test_a_notification_turns_the_answer_into_a_stream(self) -> None:
+        # HTP-10
+        await self.serve()
+        peer = await self.peer()
+        found = await within(peer.ask(http_request(message("progress", id=3))))
+        self.assertEqual(found["content-type"], "text/event-stream")
+        self.assertEqual(found["x-accel-buffering"], "no")
+        self.assertEqual(found["cache-control"], "no-cache, no-transform")
+        self.assertEqual(len(found.events), 3)
+        self.assertEqual(found.events[-1]["id"], 3)
+        self.assertEqual(found.body.count(b"data: "), 3)
+        again = await within(peer.ask(http_request(message())))
+        self.assertEqual(again.status, 200)
+
+    async def test_header_and_first_event_come_at_once_and_comments_later(self) -> None:
+        # HTP-10
+        await self.serve(limits=HttpLimits(keep_alive_seconds=0.1))
+        peer = await self.peer()
+        peer.send(http_request(message("progress", hold=True, count=1)))
+        await within(peer.head())
+        self.assertIn(b"notifications/progress", await within(peer.chunk()))
+        self.assertEqual(await within(peer.chunk()), b":\n\n")
+        self.assertEqual(await within(peer.chunk()), b":\n\n")
+
+    async def test_http_1_0_gets_a_stream_without_chunks(self) -> None:
+        await self.serve()
+        data = http_request(message("progress")).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+        found = await self.ask(data)
+        self.assertIsNone(found["transfer-encoding"])
+        self.assertEqual(found["connection"], "close")
+        self.assertEqual(len(found.events), 3)
+        data = http_request(message()).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+        found = await self.ask(data)
+        self.assertEqual(found["connection"], "close")
+
+    @spec("http-19")
+    async def test_nothing_is_sent_after_the_response(self) -> None:
+        await self.serve()
+        peer = await self.peer()
+        await within(peer.ask(http_request(message())))
+        await self.script.sends[0](mcp_ref.notification("notifications/message", {}))
+        found = await within(peer.ask(http_request(message(id=2))))
+        self.assertEqual((found.status, found.json["id"]), (200, 2))
+
+    @spec("http-23", "http-24", "cancellation-04", "cancellation-16")
+    async def test_a_client_that_goes_away_cancels_its_request(self) -> None:
+        # CAN-05: FIN and RST, while nothing was written and in a stream
+        await self.serve()
+        for body in (message("hold"), message("progress", hold=True)):
+            for leave in ("close", "reset", "half-close"):
+                with self.subTest(body=body["method"], leave=leave):
+                    self.script.started.clear()
+                    self.script.cancelled.clear()
+                    peer = await self.peer()
+                    peer.send(http_request(body))
+                    await within(self.script.started.wait())
+                    if body["method"] == "progress":
+                        await within(peer.head())
+                    if leave == "close":
+                        peer.writer.close()
+                    elif leave == "reset":
+                        peer.reset()
+                    else:
+                        peer.writer.write_eof()
+                    await within(self.script.cancelled.wait(), 1)
+        await self.alive()
+
+    async def test_a_half_closed_client_gets_an_answer_that_needs_no_waiting(
+        self,
+    ) -> None:
+        # CAN-05, the tricky neighbour: printf ... | nc -N
+        await self.serve()
+        peer = await self.peer()
+        peer.send(http_request(message()))
+        peer.writer.write_eof()
+        found = await within(peer.answer())
+        self.assertEqual(found.status, 200)
+        self.assertTrue(await within(peer.ended()))
+
+    async def test_a_stream_with_a_slow_reader_waits_and_is_then_cut_off(self) -> None:
+        await self.serve(limits=HttpLimits(blocked_seconds=0.3))
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", self.port))
+        await asyncio.get_running_loop().sock_sendall(raw, http_request(message("flood")))
+        await within(self.script.cancelled.wait(), 10)
+        raw.close()
+        # what waited was what the kernel holds, and one buffer of ours
+        self.assertLess(self.script.flooded * 65536, 64 * 1024 * 1024)
+        await self.alive()
+
+    async def test_a_slow_reader_that_comes_back_loses_nothing(self) -> None:
+        await self.serve()
+        peer = await self.peer(limit=2**16)
+        peer.send(http_request(message("progress", count=5_000)))
+        await within(self.script.started.wait())
+        await asyncio.sleep(0.05)
+        found = await within(peer.answer(), 20)
+        numbers = [one["params"]["n"] for one in found.events[:-1]]
+        self.assertEqual(numbers, list(range(5_000)))
+
+    async def test_a_large_answer_to_a_reader_that_stalls_is_cut_off(self) -> None:
+        await self.serve(limits=HttpLimits(blocked_seconds=0.2))
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(raw, ("127.0.0.1", self.port))
+        await loop.sock_sendall(raw, http_request(message("big", size=30_000_000)))
+        await within(self.script.ended.wait())
+        await asyncio.sleep(0.05)
+        received = 0
+        with contextlib.suppress(ConnectionError):
+            for _ in range(8):
+                await asyncio.sleep(0.05)
+            while chunk := await within(loop.sock_recv(raw, 65536)):
+                received += len(chunk)
+        self.assertLess(received, 30_000_000)
+        raw.close()
+
+    async def test_streams_have_a_limit_of_their_own(self) -> None:
+        await self.serve(limits=HttpLimits(streams=2, requests=1))
+        for _ in range(2):
+            peer = await self.peer()
+            peer.send(http_request(message("subscriptions/listen")))
+            self.assertEqual((await within(peer.head())).status, 200)
+        found = await self.ask(http_request(message("subscriptions/listen", id=8)))
+        self.assertEqual((found.status, found["retry-after"]), (503, "1"))
+        self.assertEqual(found.json["id"], 8)
+        await self.alive()
+
+    async def test_requests_in_flight_have_a_limit(self) -> None:
+        await self.serve(limits=HttpLimits(requests=2))
+        peers = [await self.peer() for _ in range(2)]
+        for peer in peers:
+            peer.send(http_request(message("wait")))
+        while len(self.script.requests) < 2:
+            await asyncio.sleep(0.001)
+        found = await self.ask(http_request(message("wait", id=4)))
+        self.assertEqual((found.status, found["retry-after"]), (503, "1"))
+        self.script.go.set()
+        for peer in peers:
+            self.assertEqual((await within(peer.answer())).status, 200)
+        await self.alive()
+
+
+# --- connections and framing --------------------------------------------------------------
+
+
+class HttpFraming(HttpCase):
+    """What is a request, and where it ends."""
+
+    async def test_a_connection_is_kept_after_every_kind_of_answer(self) -> None:
+        # HTP-11
+        await self.serve()
+        peer = await self.peer()
+        for data, status in (
+            (http_request(message()), 200),
+            (http_request(message(id=None)), 202),
+            (http_request(method="GET"), 405),
+            (http_request(message(), Origin="null"), 403),
+            (http_request(message(), target="/x"), 404),
+            (http_request(message(), Content_Type="text/plain"), 415),
+            (http_request(b"{"), 400),
+            (http_request(method="OPTIONS"), 204),
+            (http_request(message("progress")), 200),
+            (http_request(message()), 200),
+        ):
+            with self.subTest(status=status):
+                found = await within(peer.ask(data))
+                self.assertEqual(found.status, status)
+                self.assertIsNone(found["connection"])
+
+    async def test_connection_close_closes(self) -> None:
+        await self.serve()
+        for value in ("close", "Close", "keep-alive, close"):
+            peer = await self.peer()
+            found = await within(peer.ask(http_request(message(), Connection=value)))
+            self.assertEqual((found.status, found["connection"]), (200, "close"))
+            self.assertTrue(await within(peer.ended()))
+
+    async def test_what_follows_a_request_to_close_does_not_lose_the_answer(
+        self,
+    ) -> None:
+        await self.serve()
+        loop = asyncio.get_running_loop()
+        for body in (message(), message("progress"), message("big", size=100_000)):
+            raw = socket.socket()
+            raw.setblocking(False)
+            await loop.sock_connect(raw, ("127.0.0.1", self.port))
+            data = http_request(body, Connection="close") + b"x" * 300_000
+            await within(loop.sock_sendall(raw, data))
+            await asyncio.sleep(0.05)
+            answer = b""
+            while chunk := await within(loop.sock_recv(raw, 65536)):
+                answer += chunk
+            raw.close()
+            self.assertIn(b"\r\nConnection: close\r\n", answer)
+            self.assertIn(b'"result"', answer)
+            self.assertEqual(answer.count(b"HTTP/1.1"), 1)
+
+    async def test_pipelined_requests_are_answered_in_order(self) -> None:
+        await self.serve()
+        peer = await self.peer()
+        data = [http_request(message("wait", id=0))]
+        data += [http_request(message("echo", id=number)) for number in range(1, 50)]
+        data += [http_request(message(), target="/x"), http_request(message("progress", id=50))]
+        data += [http_request(message("big", id=51, size=1_000_000)), http_request(message(id=52))]
+        data += [http_request(message(id=53, text="x" * 300_000)), http_request(message(id=54))]
+        peer.send(*data)
+        await within(self.script.started.wait())
+        self.script.go.set()
+        for number in range(50):
+            self.assertEqual((await within(peer.answer())).json["id"], number)
+        self.assertEqual((await within(peer.answer())).status, 404)
+        self.assertEqual((await within(peer.answer())).events[-1]["id"], 50)
+        for number in range(51, 55):
+            self.assertEqual((await within(peer.answer())).json["id"], number)
+
+    async def test_who_sends_requests_but_reads_no_answers_is_held_back(self) -> None:
+        sites: list[Any] = []
+
+        class Site(mcp_ref._HttpSite):
+            def __init__(self, *arguments: Any) -> None:
+                super().__init__(*arguments)
+                sites.append(self)
+
+        with mock.patch.object(mcp_ref, "_HttpSite", Site):
+            await self.serve()
+        loop = asyncio.get_running_loop()
+        for first in (http_request(message("hold")), http_request(message("big", size=8_000_000)) * 9):
+            self.script.requests.clear()
+            raw = socket.socket()
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            raw.setblocking(False)
+            await loop.sock_connect(raw, ("127.0.0.1", self.port))
+            flood = http_request(message(text="x" * 1_000_000)) * 30
+            with contextlib.suppress(TimeoutError):
+                await within(loop.sock_sendall(raw, first + flood), 0.5)
+            raw.close()
+            self.assertEqual(len(self.script.requests), 1)
+            (connection,) = sites[0].connections
+            self.assertLess(len(connection.buffer), 400_000)
+            while sites[0].connections:
+                connection.transport.abort()
+                await asyncio.sleep(0.01)
+        await self.alive()
+
+    async def test_pipelined_requests_do_not_share_context_variables(self) -> None:
+        variable = contextvars.ContextVar("variable", default=0)
+        seen = []
+
+        async def exchange(request: mcp_ref.Request, send: mcp_ref.Send) -> JSON:
+            seen.append(variable.get())
+            variable.set(1)
+            return mcp_ref.result_response(request.id, {})
+
+        await self.serve(exchange)
+        peer = await self.peer()
+        peer.send(http_request(message()) * 3)
+        for _ in range(3):
+            await within(peer.answer())
+        self.assertEqual(seen, [0, 0, 0])
+
+    async def test_a_request_may_come_byte_by_byte(self) -> None:
+        await self.serve()
+        for data in (
+            http_request(message(text="slow")),
+            http_request(
+                as_chunks(json.dumps(message(text="slow")).encode()),
+                Content_Length=None,
+                Transfer_Encoding="chunked",
+            ),
+        ):
+            peer = await self.peer()
+            peer.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for index in range(len(data)):
+                peer.send(data[index : index + 1])
+                await asyncio.sleep(0)
+            found = await within(peer.answer())
+            self.assertEqual(found.json["result"]["echo"], "slow")
+
+    async def test_empty_lines_before_a_request_are_skipped(self) -> None:
+        await self.serve()
+        found = await self.ask(b"\r\n\r\n" + http_request(message()))
+        self.assertEqual(found.status, 200)
+
+    async def test_chunked_bodies_are_read(self) -> None:
+        # HTP-12
+        await self.serve()
+        body = json.dumps(message(text="chunks")).encode()
+        for data in (
+            as_chunks(body),
+            as_chunks(body[:5], body[5:7], body[7:]),
+            as_chunks(*(bytes([byte]) for byte in body)),
+            b'5;ext=1\r\n%b\r\n2 ; a="b"\r\n%b\r\n' % (body[:5], body[5:7])
+            + as_chunks(body[7:], end=b"000\r\nTrailer: x\r\n\r\n"),
+            b"%X\r\n%b\r\n0\r\n\r\n" % (len(body), body),
+        ):
+            with self.subTest(data=data[:20]):
+                peer = await self.peer()
+                options = {"Content_Length": None, "Transfer_Encoding": "Chunked"}
+                found = await within(peer.ask(http_request(data, **options)))
+                self.assertEqual(found.json["result"]["echo"], "chunks")
+                found = await within(peer.ask(http_request(message())))
+                self.assertEqual(found.status, 200)
+
+    async def test_ambiguous_framing_is_refused_and_closed(self) -> None:
+        # HTP-30 and the list of "HTTP framing"
+        await self.serve()
+        body = json.dumps(message()).encode()
+        size = str(len(body))
+        te = "Transfer-Encoding: "
+        good = http_request(body)
+        line, rest = good.split(b"\r\n", 1)
+        cases: list[tuple[str, bytes, set[int]]] = [
+            ("two lengths", http_request(body, lines=(f"Content-Length: {size}",)), {400}),
+            ("two lengths differ", http_request(body, lines=("Content-Length: 1",)), {400}),
+            ("list", http_request(body, Content_Length=f"{size}, {size}"), {400}),
+            ("empty", http_request(body, Content_Length=""), {400}),
+            ("plus", http_request(body, Content_Length=f"+{size}"), {400}),
+            ("minus", http_request(body, Content_Length=f"-{size}"), {400}),
+            ("underscore", http_request(body, Content_Length="1_0"), {400}),
+            ("hex", http_request(body, Content_Length="0x14"), {400}),
+            ("float", http_request(body, Content_Length="20.0"), {400}),
+            ("inner space", http_request(body, Content_Length="2 0"), {400}),
+            ("superscript", http_request(body, Content_Length="2\xb2"), {400}),
+            ("nbsp", http_request(body, Content_Length=f"\xa0{size}"), {400}),
+            ("both", http_request(as_chunks(body), lines=(te + "chunked",)), {400}),
+            (
+                "unknown coding",
+                http_request(body, Content_Length=None, lines=(te + "gzip",)),
+                {501},
+            ),
+            (
+                "coding list",
+                http_request(as_chunks(body), Content_Length=None, lines=(te + "gzip, chunked",)),
+                {501},
+            ),
+            (
+                "twice",
+                http_request(
+                    as_chunks(body),
+                    Content_Length=None,
+                    lines=(te + "chunked", te + "chunked"),
+                ),
+                {400},
+            ),
+            (
+                "chunked in 1.0",
+                http_request(
+                    as_chunks(body), Content_Length=None, lines=(te + "chunked",)
+                ).replace(b"HTTP/1.1", b"HTTP/1.0", 1),
+                {400},
+            ),
+            (
+                "coding tab",
+                http_request(body, Content_Length=None, lines=(te + "\x0bchunked",)),
+                {400},
+            ),
+            ("fold", http_request(body, lines=("Mcp-Name: echo", "  admin")), {400}),
+            ("fold tab", http_request(body, lines=("X-Long: a", "\tb")), {400}),
+            ("fold first", line + b"\r\n x: y\r\n" + rest, {400}),
+            ("fold of a token", http_request(body, lines=("Authorization: B a", " b")), {400}),
+            ("space before colon", http_request(body, lines=("X-A : 1",)), {400}),
+            ("space length", http_request(body, lines=("Content-Length : 1",)), {400}),
+            ("no colon", http_request(body, lines=("not a header",)), {400}),
+            ("no name", http_request(body, lines=(": x",)), {400}),
+            ("bare CR", http_request(body, lines=("X-A: a\rb",)), {400}),
+            ("CR at the end", http_request(body, lines=("X-A: a\r",)), {400}),
+            ("bare LF", http_request(body, lines=("X-A: a\nX-B: b",)), {400}),
+            ("LF only", good.replace(b"\r\n", b"\n"), {400}),
+            ("NUL", http_request(body, lines=("X-A: a\0b",)), {400}),
+            ("NUL in a name", http_request(body, lines=("X\0A: b",)), {400}),
+            ("control", http_request(body, lines=("X-A: a\x1fb",)), {400}),
+            ("DEL", http_request(body, lines=("X-A: a\x7fb",)), {400}),
+            ("Latin-1 name", http_request(body, lines=("X-\xe9: b",)), {400}),
+            ("no Host", http_request(body, Host=None), {400}),
+            ("two Hosts", http_request(body, lines=("Host: 127.0.0.1:8000",)), {400}),
+            ("odd Host", http_request(body, Host="a/b"), {400}),
+            ("Host with user", http_request(body, Host="x@127.0.0.1"), {400}),
+            ("two words", b"POST /mcp\r\n" + rest, {400}),
+            ("two spaces", b"POST  /mcp HTTP/1.1\r\n" + rest, {400}),
+            ("tab", b"POST\t/mcp HTTP/1.1\r\n" + rest, {400}),
+            ("four words", b"POST /mcp x HTTP/1.1\r\n" + rest, {400}),
+            ("space first", b" POST /mcp HTTP/1.1\r\n" + rest, {400}),
+            ("target", b"POST /m\xc3\xa9 HTTP/1.1\r\n" + rest, {400}),
+            ("HTTP/2", b"POST /mcp HTTP/2.0\r\n" + rest, {400, 505}),
+            ("HTTP/0.9", b"POST /mcp HTTP/0.9\r\n" + rest, {400, 505}),
+            ("no version", b"POST /mcp FTP/1.1\r\n" + rest, {400}),
+            ("HTTP/2 preface", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {400, 505}),
+            ("TLS", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n\n", {400}),
+        ]
+        for name, data, statuses in cases:
+            with self.subTest(name=name):
+                peer = await self.peer()
+                smuggled = http_request(message("echo", text="smuggled"))
+                peer.send(data, smuggled)
+                found = await within(peer.answer())
+                self.assertIn(found.status, statuses)
+                self.assertEqual(found["connection"], "close")
+                self.assertNotIn("id", found.json)
+                self.assertTrue(await within(peer.ended()))
+                peer.writer.close()
+        # refused at once, not when the client has lost its patience
+        found = await within(self.ask(good.replace(b"\r\n", b"\n")))
+        self.assertEqual(found.status, 400)
+        self.assertEqual(self.script.requests, [])
+        await self.alive()
+
+    async def test_malformed_chunks_are_refused_and_closed(self) -> None:
+        await self.serve(limits=HttpLimits(body_bytes=100_000, chunk_overhead=5000))
+        body = json.dumps(message(text="x" * 1500)).encode()
+        size, rest = b"%x" % len(body), b"\r\n%b\r\n0\r\n\r\n" % body
+        for name, data, status in (
+            ("whole, space before", b" " + size + rest, 400),
+            ("whole, space after", size + b" " + rest, 400),
+            ("whole, 0x", b"0x" + size + rest, 400),
+            ("whole, plus", b"+" + size + rest, 400),
+            ("whole, overhead", as_chunks(*(b"%c" % byte for byte in body)), 400),
+            ("not hex", b"g\r\n", 400),
+            ("0x", b"0x5\r\nhello\r\n", 400),
+            ("plus", b"+5\r\nhello\r\n", 400),
+            ("underscore", b"1_0\r\n", 400),
+            ("space before", b" 5\r\nhello\r\n", 400),
+            ("space after", b"5 \r\nhello\r\n", 400),
+            ("empty", b"\r\n", 400),
+            ("only ;", b";a\r\n", 400),
+            ("bare LF", b"5\nhello\r\n0\r\n\r\n", 400),
+            ("LF in extension", b"5;a\nb\r\nhello\r\n0\r\n\r\n", 400),
+            ("content too long", b"5\r\nhellox\r\n0\r\n\r\n", 400),
+            ("content LF", b"5\r\nhello\n0\r\n\r\n", 400),
+            ("trailer fold", b"0\r\nA: b\r\n c\r\n\r\n", 400),
+            ("trailer bare", b"0\r\nnonsense\r\n\r\n", 400),
+            ("17 digits", b"00000000000000005\r\nhello\r\n", 400),
+            ("4 GiB", b"FFFFFFFF\r\n", 413),
+            ("64 bits", b"FFFFFFFFFFFFFFFF\r\n", 413),
+            ("endless", (b"1000\r\n" + b"x" * 4096 + b"\r\n") * 30, 413),
+            ("overhead", b"1\r\nx\r\n" * 2000, 400),
+            ("long extension", b"1;" + b"x" * 6000, 400),
+            ("many trailers", b"0\r\n" + b"A: b\r\n" * 2000, 400),
+        ):
+            with self.subTest(name=name):
+                options = {"Content_Length": None, "Transfer_Encoding": "chunked"}
+                peer = await self.peer()
+                peer.send(http_request(data, **options), http_request(message()))
+                found = await within(peer.answer())
+                self.assertEqual((found.status, found["connection"]), (status, "close"))
+                self.assertTrue(await within(peer.ended()))
+                peer.writer.close()
+        found = await within(self.ask(http_request(b"1;" + b"x" * 6000, **options)))
+        self.assertEqual(found.status, 400)
+        self.assertEqual(self.script.requests, [])
+
+    async def test_the_body_of_a_refused_request_is_never_a_request(self) -> None:
+        await self.serve()
+        inner = http_request(message("echo", text="smuggled"))
+        for options in (
+            {"target": "/x"},
+            {"method": "GET"},
+            {"Origin": "null"},
+            {"Content_Type": "text/plain"},
+        ):
+            with self.subTest(options=options):
+                peer = await self.peer()
+                peer.send(http_request(inner, **options))
+                self.assertGreaterEqual((await within(peer.answer())).status, 400)
+                found = await within(peer.ask(http_request(message(text="next"))))
+                self.assertEqual(found.json["result"]["echo"], "next")
+                # chunked, too long to skip, or to come after 100: closed instead
+                for more in (
+                    http_request(
+                        as_chunks(inner),
+                        Content_Length=None,
+                        Transfer_Encoding="chunked",
+                        **options,
+                    ),
+                    http_request(inner + b" " * 100_000, **options),
+                    http_request(inner, Expect="100-continue", **options),
+                ):
+                    peer = await self.peer()
+                    peer.send(more)
+                    found = await within(peer.answer())
+                    self.assertGreaterEqual(found.status, 400)
+                    self.assertEqual(found["connection"], "close")
+                    self.assertTrue(await within(peer.ended()))
+        texts = [one.params.get("text") for one in self.script.requests]
+        self.assertEqual(texts, ["next"] * 4)
+
+    async def test_after_a_skipped_body_the_next_request_is_like_any_other(
+        self,
+    ) -> None:
+        await self.serve(limits=HttpLimits(body_seconds=0.3))
+        peer = await self.peer()
+        refused = http_request(b"x" * 1000, target="/x")
+        peer.send(refused[:-10])
+        self.assertEqual((await within(peer.answer())).status, 404)
+        body = json.dumps(message()).encode()
+        whole = http_request(body, Expect="100-continue")
+        peer.send(refused[-10:], whole[: -len(body)])
+        self.assertEqual((await within(peer.head())).status, 100)
+        self.assertEqual((await within(peer.ask(body))).status, 200)
+
+    async def test_expect_100_continue(self) -> None:
+        # HTP-15
+        await self.serve()
+        body = json.dumps(message(text="x" * 200_000)).encode()
+        peer = await self.peer()
+        whole = http_request(body, Expect="100-Continue")
+        head = whole[: -len(body)]
+        peer.send(head)
+        self.assertEqual((await within(peer.head())).status, 100)
+        found = await within(peer.ask(body))
+        self.assertEqual(found.status, 200)
+        # a client that did not wait is not told to go on
+        found = await within(peer.ask(whole))
+        self.assertEqual(found.status, 200)
+        peer.send(http_request(body, Expect="100-continue", Origin="null")[: -len(body)])
+        found = await within(peer.answer())
+        self.assertEqual((found.status, found["connection"]), (403, "close"))
+
+    async def test_a_refused_client_can_read_why(self) -> None:
+        # an answer that is followed by RST would be lost
+        await self.serve(limits=HttpLimits(body_bytes=1000))
+        raw, loop = socket.socket(), asyncio.get_running_loop()
+        raw.setblocking(False)
+        await loop.sock_connect(raw, ("127.0.0.1", self.port))
+        await within(loop.sock_sendall(raw, http_request(b"x" * 3_000_000)))
+        await asyncio.sleep(0.05)
+        answer = b""
+        while chunk := await within(loop.sock_recv(raw, 65536)):
+            answer += chunk
+        raw.close()
+        self.assertTrue(answer.startswith(b"HTTP/1.1 413 "))
+        self.assertIn(b"Connection: close", answer)
+
+    async def test_head_has_no_body(self) -> None:
+        # HTP-16
+        await self.serve()
+        peer = await self.peer()
+        peer.send(http_request(method="HEAD"), http_request(message()))
+        found = await within(peer.answer(bodiless=True))
+        self.assertEqual(found.status, 405)
+        self.assertEqual((await within(peer.answer())).status, 200)
+
+
+class HttpLimitsCase(HttpCase):
+    """Each limit, and its status."""
+
+    async def test_lines_and_headers(self) -> None:
+        # HTP-31
+        limits = HttpLimits(request_line=1000, header_bytes=4000, header_count=20)
+        await self.serve(limits=limits)
+        many = tuple(f"X-{number}: 1" for number in range(30))
+        for name, data, status in (
+            ("line", http_request(message(), target="/mcp?" + "a" * 2000), 414),
+            ("line without end", b"POST /mcp?" + b"a" * 70_000, 414),
+            ("field", http_request(message(), X_A="a" * 5000), 431),
+            ("field without end", http_request(message(), X_A="a" * 70_000)[:-200], 431),
+            ("token", http_request(message(), Authorization="a" * 5000), 431),
+            ("count", http_request(message(), lines=many), 431),
+            ("fits", http_request(message(), lines=many[:10]), 200),
+        ):
+            with self.subTest(name=name):
+                found = await self.ask(data)
+                self.assertEqual(found.status, status)
+        await self.alive()
+
+    async def test_the_defaults_hold_without_being_set(self) -> None:
+        # HTP-31, HTP-13
+        await self.serve()
+        many = tuple(f"X-{number}: 1" for number in range(150))
+        legal = tuple(f"Mcp-Param-{number}: 1" for number in range(90))
+        for data, status in (
+            (http_request(message(), target="/mcp?" + "a" * 70_000), 414),
+            (http_request(message(), X_A="a" * 70_000), 431),
+            (http_request(message(), lines=many), 431),
+            (http_request(message(), lines=legal), 200),
+            (http_request(b"x" * 10, Content_Length="99999999999"), 413),
+            (http_request(b"x" * 10, Content_Length="9" * 30), 413),
+            (http_request(b"x" * 10, Content_Length="0" * 5000 + "20"), 413),
+        ):
+            found = await self.ask(data)
+            self.assertEqual(found.status, status)
+
+    async def test_a_body_is_refused_by_its_length_without_being_read(self) -> None:
+        # HTP-13
+        await self.serve(limits=HttpLimits(body_bytes=1000))
+        peer = await self.peer()
+        peer.send(http_request(b"x" * 10, Content_Length="1001"))
+        found = await within(peer.answer())
+        self.assertEqual((found.status, found["connection"]), (413, "close"))
+        body = json.dumps(message()).encode()
+        found = await self.ask(http_request(body + b" " * (1000 - len(body))))
+        self.assertEqual(found.status, 200)
+
+    async def test_bodies_that_are_not_complete_share_a_limit(self) -> None:
+        await self.serve(limits=HttpLimits(waiting_bytes=250_000))
+        body = json.dumps(message(text="x" * 100_000)).encode()
+        peers = [await self.peer() for _ in range(3)]
+        options = {"Content_Length": None, "Transfer_Encoding": "chunked"}
+        for peer in peers[:2]:
+            peer.send(http_request(as_chunks(body), **options)[:-9])
+        await self.alive()
+        peers[2].send(http_request(body)[:-9])
+        found = await within(peers[2].answer())
+        self.assertEqual((found.status, found["retry-after"]), (503, "1"))
+        for peer in peers[:2]:
+            peer.send(http_request(as_chunks(body), **options)[-9:])
+            self.assertEqual((await within(peer.answer())).status, 200)
+        found = await self.ask(http_request(body))
+        self.assertEqual(found.status, 200)
+
+    async def test_a_slow_header_is_408_and_an_idle_socket_closed(self) -> None:
+        # HTP-14
+        limits = HttpLimits(header_seconds=0.2, idle_seconds=0.2, body_seconds=0.2)
+        await self.serve(limits=limits)
+        silent = await self.peer()
+        slow = await self.peer()
+        slow.send(b"POST /mcp")
+        body = await self.peer()
+        body.send(http_request(message())[:-5])
+        skipping = await self.peer()
+        skipping.send(http_request(message(), target="/x")[:-5])
+        self.assertEqual((await within(skipping.answer())).status, 404)
+        kept = await self.peer()
+        await within(kept.ask(http_request(message())))
+        trickle = await self.peer()
+
+        async def drip() -> None:
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    trickle.send(b"X")
+                    await asyncio.sleep(0.02)
+
+        dripping = asyncio.create_task(drip())
+        await self.alive()
+        for peer in (slow, body, trickle):
+            found = await within(peer.answer(), 3)
+            self.assertEqual((found.status, found["connection"]), (408, "close"))
+        dripping.cancel()
+        for peer in (silent, kept, skipping):
+            self.assertTrue(await within(peer.ended(), 3))
+
+    async def test_a_running_request_has_no_time_limit_of_ours(self) -> None:
+        limits = HttpLimits(header_seconds=0.1, idle_seconds=0.1, body_seconds=0.1)
+        await self.serve(limits=limits)
+        peer = await self.peer()
+        peer.send(http_request(message("wait")))
+        await within(self.script.started.wait())
+        for _ in range(6):
+            await asyncio.sleep(0.05)
+        self.script.go.set()
+        self.assertEqual((await within(peer.answer())).status, 200)
+
+    async def test_connections_over_the_limit_are_refused_cleanly(self) -> None:
+        # HTP-14
+        await self.serve(limits=HttpLimits(connections=3))
+        peers = [await self.peer() for _ in range(3)]
+        for peer in peers:
+            self.assertEqual((await within(peer.ask(http_request(message())))).status, 200)
+        found = await self.ask(http_request(message()))
+        self.assertEqual((found.status, found["retry-after"]), (503, "1"))
+        peers[0].writer.close()
+        await peers[0].writer.wait_closed()
+        for _ in range(100):
+            if (await self.ask(http_request(message()))).status == 200:
+                break
+            await asyncio.sleep(0.01)
+        else:
+            self.fail("the place was not given back")
+
+    async def test_idle_and_slow_sockets_do_not_block_others(self) -> None:
+        # HTP-14
+        await self.serve()
+        for _ in range(5):
+            await self.peer()
+            (await self.peer()).send(b"P")
+            (await self.peer()).send(http_request(message("subscriptions/listen")))
+            (await self.peer()).send(http_request(message("hold")))
+        await self.alive()
+
+
+class HttpEnd(HttpCase):
+    """Shutdown."""
+
+    @spec("subscriptions-07", "subscriptions-08")
+    async def test_the_end_is_graceful_and_the_port_free_at_once(self) -> None:
+        # CAN-06
+        await self.serve(limits=HttpLimits(shutdown_seconds=0.3))
+        port = self.port
+        stream, idle, short, long, partial = [await self.peer() for _ in range(5)]
+        stream.send(http_request(message("subscriptions/listen", id=1)))
+        await within(stream.head())
+        await within(stream.chunk())
+        await within(idle.ask(http_request(message())))
+        short.send(http_request(message("wait", id=2)))
+        long.send(http_request(message("hold", id=3)))
+        partial.send(b"POST")
+        while len(self.script.requests) < 4:
+            await asyncio.sleep(0.001)
+        assert self.task is not None
+        self.task.cancel()
+        await asyncio.sleep(0.02)
+        self.script.go.set()
+        found = await within(short.answer())
+        self.assertEqual((found.status, found["connection"]), (200, "close"))
+        self.assertIn(b'"ended":true', await within(stream.chunk()))
+        self.assertEqual(await within(stream.chunk()), b"")
+        for peer in (stream, idle, short, long, partial):
+            self.assertTrue(await within(peer.ended(), 3))
+        self.assertTrue(self.script.cancelled.is_set())
+        await self.stop()
+        self.assertEqual(self.script.subscriptions.open, 0)
+        await self.serve(port=port)
+        await self.alive()
+
+    async def test_a_handler_that_refuses_to_end_does_not_hold_the_server(self) -> None:
+        async def stubborn(request: mcp_ref.Request, send: mcp_ref.Send) -> JSON:
+            self.script.started.set()
+            for _ in range(100):
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.05)
+                if self.script.go.is_set():
+                    break
+            return mcp_ref.result_response(request.id, {})
+
+        await self.serve(stubborn, limits=HttpLimits(shutdown_seconds=0.1))
+        peer = await self.peer()
+        peer.send(http_request(message()))
+        await within(self.script.started.wait())
+        await within(self.stop(), 2)
+        self.script.go.set()
+        self.assertTrue(await within(peer.ended()))
+
+    async def test_a_second_cancel_ends_at_once(self) -> None:
+        await self.serve(limits=HttpLimits(shutdown_seconds=30))
+        peer = await self.peer()
+        peer.send(http_request(message("hold")))
+        await within(self.script.started.wait())
+        assert self.task is not None
+        self.task.cancel()
+        await asyncio.sleep(0.02)
+        await within(self.stop(), 1)
+        self.assertTrue(self.script.cancelled.is_set())
+
+    async def test_a_taken_port_is_an_error(self) -> None:
+        await self.serve()
+        other = HttpCase("alive")
+        await other.asyncSetUp()
+        with self.assertRaises(OSError):
+            await other.serve(self.script, port=self.port)
+
+    async def test_wrappers_made_with_wraps_keep_the_graceful_end(self) -> None:
+        server = mcp_ref.Server("test", "1.0")
+        wrapped = mcp_ref.rate_limit(server.handle, per_second=10)
+        self.assertIs(mcp_ref._subscriptions_of(wrapped), server.subscriptions)
+        self.assertIs(mcp_ref._subscriptions_of(server), server.subscriptions)
+        self.assertIsNone(mcp_ref._subscriptions_of(lambda request, send: None))
+
+    async def test_tls(self) -> None:
+        import ssl
+        import subprocess
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as directory:
+            pem = os.path.join(directory, "pem")
+            command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes"]
+            command += ["-subj", "/CN=localhost", "-keyout", pem, "-out", pem + "2"]
+            try:
+                subprocess.run(command, check=True, capture_output=True)
+            except (OSError, subprocess.CalledProcessError):
+                self.skipTest("no openssl here")
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(pem + "2", pem)
+        await self.serve(ssl=context, limits=HttpLimits(body_bytes=10_000))
+        self.assertTrue(self.url.startswith("https://"))
+        trusting = ssl.create_default_context()
+        trusting.check_hostname = False
+        trusting.verify_mode = ssl.CERT_NONE
+        peer = await self.peer(ssl=trusting)
+        found = await within(peer.ask(http_request(message("progress"))))
+        self.assertEqual(len(found.events), 3)
+        found = await within(peer.ask(http_request(b"x" * 100_000)))
+        self.assertEqual((found.status, found["connection"]), (413, "close"))
+        peer = await self.peer(ssl=trusting)
+        self.script.started.clear()
+        peer.send(http_request(message("hold")))
+        await within(self.script.started.wait())
+        peer.writer.close()
+        await within(self.script.cancelled.wait(), 2)
+
+
+class HttpHostile(HttpCase):
+    """Noise."""
+
+    async def test_mutated_requests_never_hurt(self) -> None:
+        await self.serve(limits=HttpLimits(header_seconds=0.5, body_seconds=0.5))
+        rng = random.Random(20260728)
+        seeds = [
+            http_request(message(text="x")),
+            http_request(message("progress")),
+            http_request(message(), method="OPTIONS", Origin="http://localhost"),
+            http_request(
+                as_chunks(json.dumps(message()).encode()),
+                Content_Length=None,
+                Transfer_Encoding="chunked",
+            ),
+        ]
+        failures: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: failures.append(str(context))
+        )
+
+        async def throw(data: bytes) -> None:
+            with contextlib.suppress(ConnectionError):
+                peer = await self.peer()
+                peer.send(data)
+                if rng.random() < 0.5:
+                    peer.writer.write_eof()
+                else:
+                    peer.send(b"\r\n\r\n")
+                with contextlib.suppress(TimeoutError):
+                    answer = await within(peer.reader.read(65536), 0.2)
+                    self.assertNotIn(b"Traceback", answer)
+                    if answer:
+                        self.assertTrue(answer.startswith(b"HTTP/1.1 "), answer[:99])
+                peer.writer.close()
+
+        for _ in range(20):
+            batch = []
+            for _ in range(20):
+                data = bytearray(rng.choice(seeds))
+                for _ in range(rng.randint(1, 4)):
+                    where = rng.randrange(len(data))
+                    kind = rng.randrange(4)
+                    if kind == 0:
+                        data[where] = rng.randrange(256)
+                    elif kind == 1:
+                        del data[where : where + rng.randrange(8)]
+                    elif kind == 2:
+                        data[where:where] = rng.randbytes(rng.randrange(1, 4))
+                    else:
+                        data[where:where] = data[: rng.randrange(40)]
+                    data = data or bytearray(b"x")
+                batch.append(throw(bytes(data)))
+            await asyncio.gather(*batch)
+        await self.alive()
+        self.assertEqual(failures, [])
+
+
+# --- ASGI ---------------------------------------------------------------------------------
+
+
+class Asgi:
+    """An ASGI server's side of one request."""
+
+    def __init__(self, data: bytes, **scope: Any) -> None:
+        head, _, body = data.partition(b"\r\n\r\n")
+        line, *lines = head.decode("latin-1").split("\r\n")
+        method, target, _ = line.split(" ")
+        path, _, query = target.partition("?")
+        pairs = [one.split(":", 1) for one in lines]
+        self.scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "method": method,
+            "path": path,
+            "query_string": query.encode(),
+            "headers": [
+                (k.lower().encode("latin-1"), v.strip().encode("latin-1"))
+                for k, v in pairs
+            ],
+            "server": ("127.0.0.1", 8000),
+            "client": ("10.1.2.3", 999),
+            "root_path": "",
+            **scope,
+        }
+        self.incoming: asyncio.Queue[JSON] = asyncio.Queue()
+        self.sent: list[JSON] = []
+        self.arrived = asyncio.Event()
+        self.receive_body(body, False)
+
+    def receive_body(self, body: bytes, more: bool) -> None:
+        event = {"type": "http.request", "body": body, "more_body": more}
+        self.incoming.put_nowait(event)
+
+    def leave(self) -> None:
+        self.incoming.put_nowait({"type": "http.disconnect"})
+
+    async def send(self, event: JSON) -> None:
+        self.sent.append(event)
+        self.arrived.set()
+
+    async def run(self, app: Any) -> HttpResponse:
+        await within(app(self.scope, self.incoming.get, self.send))
+        return self.response
+
+    @property
+    def response(self) -> HttpResponse:
+        start, *rest = self.sent
+        fields = [
+            (k.decode("latin-1"), v.decode("latin-1")) for k, v in start["headers"]
+        ]
+        found = HttpResponse(start["status"], fields)
+        found.body = b"".join(event["body"] for event in rest)
+        assert not rest[-1]["more_body"]
+        return found
+
+
+class HttpAsgi(HttpCase):
+    """The same endpoint behind somebody else's server."""
+
+    def app(self, **options: Any) -> Any:
+        return mcp_ref.asgi_app(self.script, **options)
+
+    async def test_json_and_stream(self) -> None:
+        found = await Asgi(http_request(message(text="x"))).run(self.app())
+        self.assertEqual((found.status, found.json["result"]["echo"]), (200, "x"))
+        self.assertEqual(found["content-length"], str(len(found.body)))
+        self.assertEqual(self.script.requests[0].peer, "10.1.2.3")
+        found = await Asgi(http_request(message("progress"))).run(self.app())
+        self.assertEqual(found["content-type"], "text/event-stream")
+        self.assertEqual(found["x-accel-buffering"], "no")
+        self.assertEqual(len(found.events), 3)
+
+    @spec("http-02", "http-03", "http-13", "http-76")
+    async def test_the_rules_are_the_same_as_those_of_the_built_in_server(self) -> None:
+        await self.serve(limits=HttpLimits(body_bytes=5000))
+        app = self.app(limits=HttpLimits(body_bytes=5000))
+        for data in (
+            http_request(message()),
+            http_request(message("progress")),
+            http_request(message(id=None)),
+            http_request(message("fail", code=429, data={"retryAfter": 3})),
+            http_request(message("crash")),
+            http_request(b"{"),
+            http_request(b"[]"),
+            http_request(method="GET"),
+            http_request(method="OPTIONS"),
+            http_request(message(), Origin="null"),
+            http_request(message(), Origin="http://localhost:1"),
+            http_request(method="OPTIONS", Origin="http://localhost:1"),
+            http_request(message(), Host="evil.example"),
+            http_request(message(), target="/x"),
+            http_request(message(), target="/mcp/"),
+            http_request(message(), target="/mcp?access_token=1"),
+            http_request(message(), Content_Type="text/plain"),
+            http_request(message(), Content_Encoding="gzip"),
+            http_request(message(), Expect="x"),
+            http_request(message(), lines=("Mcp-Name: a", "Mcp-Name: b")),
+            http_request(message("progress"), Accept="application/json"),
+            http_request(message("subscriptions/listen"), Accept="application/json"),
+            http_request(b" " * 6000),
+        ):
+            with self.subTest(data=data[:200]):
+                own = await self.ask(data)
+                other = await Asgi(data).run(app)
+                self.assertEqual(own.status, other.status)
+                self.assertEqual(own.body, other.body)
+                left_out = {"date", "connection", "transfer-encoding"}
+                fields = [one for one in own.fields if one[0] not in left_out]
+                self.assertEqual(sorted(fields), sorted(other.fields))
+
+    async def test_a_body_in_parts_and_its_limit(self) -> None:
+        app = self.app(limits=HttpLimits(body_bytes=1000))
+        body = json.dumps(message(text="parts")).encode()
+        peer = Asgi(http_request(b"", Content_Length=None))
+        peer.incoming.get_nowait()
+        for index in range(len(body)):
+            peer.receive_body(body[index : index + 1], True)
+        peer.receive_body(b"", False)
+        found = await peer.run(app)
+        self.assertEqual(found.json["result"]["echo"], "parts")
+        peer = Asgi(http_request(b"", Content_Length=None))
+        peer.incoming.get_nowait()
+        for _ in range(11):
+            peer.receive_body(b"x" * 100, True)
+        self.assertEqual((await peer.run(app)).status, 413)
+        peer = Asgi(http_request(b""))
+        peer.incoming.get_nowait()
+        app = self.app(limits=HttpLimits(body_seconds=0.05))
+        self.assertEqual((await peer.run(app)).status, 408)
+
+    @spec("http-23", "cancellation-04")
+    async def test_a_disconnect_cancels(self) -> None:
+        for body in (message("hold"), message("progress", hold=True)):
+            self.script.started.clear()
+            self.script.cancelled.clear()
+            peer = Asgi(http_request(body))
+            task = asyncio.create_task(
+                self.app()(peer.scope, peer.incoming.get, peer.send)
+            )
+            await within(self.script.started.wait())
+            peer.leave()
+            await within(task)
+            self.assertTrue(self.script.cancelled.is_set())
+        peer = Asgi(http_request(message()))
+        peer.incoming.get_nowait()
+        peer.leave()  # before the body was complete
+        await within(self.app()(peer.scope, peer.incoming.get, peer.send))
+        self.assertEqual(peer.sent, [])
+
+    async def test_a_cancelled_application_cancels_the_request(self) -> None:
+        peer = Asgi(http_request(message("hold")))
+        task = asyncio.create_task(self.app()(peer.scope, peer.incoming.get, peer.send))
+        await within(self.script.started.wait())
+        task.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await within(task)
+        self.assertTrue(self.script.cancelled.is_set())
+
+    async def test_quiet_streams_get_comments(self) -> None:
+        app = self.app(limits=HttpLimits(keep_alive_seconds=0.02))
+        peer = Asgi(http_request(message("progress", hold=True, count=1)))
+        task = asyncio.create_task(app(peer.scope, peer.incoming.get, peer.send))
+        while len(peer.sent) < 4:
+            await within(peer.arrived.wait())
+            peer.arrived.clear()
+        self.assertEqual(peer.sent[2]["body"], b":\n\n")
+        peer.leave()
+        await within(task)
+
+    async def test_who_does_not_read_is_cut_off(self) -> None:
+        app = self.app(limits=HttpLimits(blocked_seconds=0.05))
+        peer = Asgi(http_request(message("flood")))
+
+        async def stuck(event: JSON) -> None:
+            if event["type"] == "http.response.body":
+                await asyncio.sleep(30)
+
+        await within(app(peer.scope, peer.incoming.get, stuck), 2)
+        self.assertTrue(self.script.cancelled.is_set())
+
+    async def test_it_can_be_mounted(self) -> None:
+        cases = [
+            ("/mcp", "/api", "/api/mcp", 200),
+            ("/mcp", "/api", "/mcp", 200),  # servers that cut the root off themselves
+            ("/mcp", "/api", "/api/x", 404),
+            ("/", "/tools", "/tools", 200),
+            ("/", "/tools", "/tools/", 200),
+            ("/", "/tools", "/toolsx", 404),
+            ("/", "", "/", 200),
+        ]
+        for path, root, target, status in cases:
+            with self.subTest(path=path, root=root, target=target):
+                peer = Asgi(http_request(message(), target=target), root_path=root)
+                found = await peer.run(self.app(path=path))
+                self.assertEqual(found.status, status)
+
+    async def test_the_lifespan_ends_the_streams(self) -> None:
+        app = self.app()
+        events: asyncio.Queue[JSON] = asyncio.Queue()
+        sent: asyncio.Queue[JSON] = asyncio.Queue()
+        life = asyncio.create_task(app({"type": "lifespan"}, events.get, sent.put))
+        events.put_nowait({"type": "lifespan.startup"})
+        self.assertEqual(
+            await within(sent.get()), {"type": "lifespan.startup.complete"}
+        )
+        peer = Asgi(http_request(message("subscriptions/listen", id=4)))
+        task = asyncio.create_task(app(peer.scope, peer.incoming.get, peer.send))
+        await within(peer.arrived.wait())
+        events.put_nowait({"type": "lifespan.shutdown"})
+        self.assertEqual(
+            await within(sent.get()), {"type": "lifespan.shutdown.complete"}
+        )
+        await within(life)
+        await within(task)
+        self.assertEqual(peer.response.events[-1]["id"], 4)
+
+    async def test_loopback_rules_depend_on_the_address_of_the_server(self) -> None:
+        for server, status in (
+            (("127.0.0.1", 1), 403),
+            (("192.0.2.1", 1), 200),
+            (("/tmp/socket", None), 200),
+            (None, 200),
+        ):
+            peer = Asgi(http_request(message(), Host="tools.example.com"), server=server)
+            self.assertEqual((await peer.run(self.app())).status, status)
+
+    async def test_websockets_are_not_served(self) -> None:
+        with self.assertRaises(ValueError):
+            await self.app()({"type": "websocket"}, None, None)
+
+
+RESOURCE = "https://mcp.example.com/mcp"
+ISSUER = "https://auth.example.com"
+SECRET = "s3cr3t-t0ken"
+ALICE = Principal(
+    "alice",
+    client="app",
+    scopes=frozenset({"read"}),
+    audience=RESOURCE,
+    expires=2000.0,
+    claims={"jti": SECRET},
+)
+
+
+def challenge(found: HttpResponse) -> dict[str, str]:
+    """Read WWW-Authenticate."""
+    text = found["www-authenticate"]
+    assert text is not None and re.match(r"Bearer( |$)", text), text
+    pairs = re.findall(r'(\w+)="([^"]*)"', text)
+    rest = re.sub(r'\w+="[^"]*"', "", text.removeprefix("Bearer"))
+    assert not rest.strip(" ,"), text
+    return dict(pairs)
+
+
+class AuthCase(HttpCase):
+    """A server that knows one token; `self.now` is its clock, `self.seen` its tokens."""
+
+    async def asyncSetUp(self) -> None:
+        await super().asyncSetUp()
+        self.now = 1000.0
+        self.who: Any = ALICE
+        self.seen: list[str] = []
+
+    def verify(self, token: str) -> Principal | None:
+        self.seen.append(token)
+        if isinstance(self.who, Exception):
+            raise self.who
+        return self.who if token == SECRET else None
+
+    def authorization(self, **options: Any) -> Authorization:
+        options.setdefault("resource", RESOURCE)
+        options.setdefault("authorization_servers", (ISSUER,))
+        options.setdefault("clock", lambda: self.now)
+        return Authorization(options.pop("verify", self.verify), **options)
+
+    async def start(self, exchange: Any = None, **options: Any) -> None:
+        await self.serve(exchange, verifier=self.authorization(**options))
+
+    async def call(self, token: str | None = SECRET, **options: Any) -> HttpResponse:
+        fields = {"Authorization": token and f"Bearer {token}", **options}
+        return await self.ask(http_request(fields.pop("body", message()), **fields))
+
+
+class AuthChecks(AuthCase):
+    """Tokens."""
+
+    @spec(
+        "auth-40", "auth-security-31", "auth-36", "auth-security-32", "auth-security-34"
+    )
+    async def test_a_good_token_becomes_the_principal(self) -> None:
+        await self.start()
+        self.assertEqual((await self.call()).status, 200)
+        request = self.script.requests[0]
+        assert request.principal is not None
+        self.assertEqual(request.principal, ALICE)
+        self.assertEqual(self.seen, [SECRET])
+        # auth-security-34: the token goes no further
+        self.assertNotIn("authorization", request.headers or {})
+
+    async def test_the_scheme_has_no_case(self) -> None:
+        await self.start()
+        for value in (f"bearer {SECRET}", f"BEARER   {SECRET}", f"\tBearer {SECRET} "):
+            found = await self.call(Authorization=value)
+            self.assertEqual(found.status, 200)
+
+    @spec("auth-13", "auth-52", "auth-discovery-04", "http-06")
+    async def test_without_a_token_the_challenge_has_no_error(self) -> None:
+        await self.start(required_scopes=frozenset({"b", "a"}))
+        for body in (message(), message(id=None), b"{"):
+            found = await self.call(None, body=body)
+            self.assertEqual(found.status, 401)
+            metadata = "https://mcp.example.com/.well-known/oauth-protected-resource"
+            self.assertEqual(
+                challenge(found),
+                {"scope": "a b", "resource_metadata": f"{metadata}/mcp"},
+            )
+            self.assertNotIn("id", found.json)
+        self.assertEqual(self.script.requests, [])
+
+    async def test_without_a_token_the_body_is_not_waited_for(self) -> None:
+        await self.start()
+        peer = await self.peer()
+        peer.send(http_request(b"x", Content_Length="10000000"))
+        self.assertEqual((await within(peer.answer())).status, 401)
+
+    @spec("auth-42", "auth-43")
+    async def test_bad_tokens_are_401_invalid_token(self) -> None:
+        await self.start()
+        for value in (
+            "Bearer other",
+            "Bearer",
+            "Bearer ",
+            f"Basic {SECRET}",
+            f"Bearer {SECRET} x",
+            f"Bearer {SECRET},x",
+            f'Bearer "{SECRET}"',
+            f"Bearer{SECRET}",
+            SECRET,
+            "",
+        ):
+            with self.subTest(value=value):
+                found = await self.call(Authorization=value)
+                self.assertEqual(found.status, 401)
+                self.assertEqual(challenge(found)["error"], "invalid_token")
+                self.assertIn("error_description", challenge(found))
+                self.assertNotIn(SECRET.encode(), found.body)
+        self.assertEqual(self.script.requests, [])
+
+    @spec("auth-43")
+    async def test_an_expired_token_is_401(self) -> None:
+        await self.start()
+        self.now = 1999.9
+        self.assertEqual((await self.call()).status, 200)
+        self.now = 2000.0
+        found = await self.call()
+        self.assertEqual(found.status, 401)
+        self.assertIn("expired", challenge(found)["error_description"])
+        self.who = dataclasses.replace(ALICE, expires=None)
+        self.assertEqual((await self.call()).status, 200)
+
+    @spec(
+        "auth-33",
+        "auth-34",
+        "auth-41",
+        "auth-45",
+        "auth-46",
+        "auth-security-04",
+        "auth-security-33",
+    )
+    async def test_a_token_for_somebody_else_is_401(self) -> None:
+        await self.start()
+        for audience, status in (
+            (RESOURCE, 200),
+            ("HTTPS://MCP.Example.com/mcp/", 200),
+            (["https://other.example", RESOURCE], 200),
+            ("https://mcp.example.com", 401),
+            ("https://mcp.example.com/MCP", 401),
+            ("https://mcp.example.com/mcp/x", 401),
+            ("https://mcp.example.com.evil.example/mcp", 401),
+            (RESOURCE + "?x", 401),
+            ([], 401),
+            ("", 401),
+            (None, 401),
+        ):
+            with self.subTest(audience=audience):
+                self.who = dataclasses.replace(ALICE, audience=audience)
+                self.assertEqual((await self.call()).status, status)
+
+    @spec("auth-53", "auth-54", "auth-55", "auth-63")
+    async def test_missing_scopes_are_named_all_at_once(self) -> None:
+        def implied(scopes: frozenset[str]) -> frozenset[str]:
+            return scopes | {"read"} if "admin" in scopes else scopes
+
+        required = frozenset({"read", "b", "a"})
+        await self.start(required_scopes=required, implied=implied)
+        self.who = dataclasses.replace(ALICE, scopes=frozenset({"admin"}))
+        found = await self.call()
+        self.assertEqual(found.status, 403)
+        given = challenge(found)
+        self.assertEqual(given["error"], "insufficient_scope")
+        self.assertEqual(given["scope"], "a b")
+        self.assertIn("resource_metadata", given)
+        self.assertIn("error_description", given)
+        self.who = dataclasses.replace(ALICE, scopes=frozenset({"admin", "a", "b"}))
+        self.assertEqual((await self.call()).status, 200)
+        principal = self.script.requests[-1].principal
+        assert principal is not None
+        self.assertEqual(principal.scopes, {"admin", "a", "b", "read"})
+
+    @spec("auth-53", "auth-54", "auth-55", "auth-14")
+    async def test_the_scopes_of_a_tool_are_asked_for_with_403(self) -> None:
+        server = mcp_ref.Server("test", "1.0")
+
+        @server.tool(scopes=["files:write", "files:read"])
+        def write() -> str:
+            return "written"
+
+        await self.start(server)
+        body = message("tools/call", name="write", arguments={})
+        fields = {"Mcp_Method": "tools/call", "Mcp_Name": "write", "body": body}
+        found = await self.call(**fields)
+        self.assertEqual(found.status, 403)
+        self.assertEqual(challenge(found)["scope"], "files:read files:write")
+        self.assertEqual(found.json["id"], 1)
+        scopes = frozenset({"files:write", "files:read"})
+        self.who = dataclasses.replace(ALICE, scopes=scopes)
+        self.assertEqual((await self.call(**fields)).status, 200)
+
+    async def test_a_verifier_may_be_async_and_may_fail(self) -> None:
+        async def verify(token: str) -> Principal | None:
+            await asyncio.sleep(0)
+            return self.verify(token)
+
+        await self.start(verify=verify)
+        self.assertEqual((await self.call()).status, 200)
+        self.who = RuntimeError(f"cannot reach https://x/?token={SECRET}")
+        with self.assertLogs("mcp_ref", "ERROR") as logs:
+            found = await self.call()
+        self.assertEqual(found.status, 500)
+        self.assertNotIn(SECRET, found.body.decode() + repr(logs.output))
+
+    @spec("auth-security-05")
+    async def test_tokens_are_nowhere_to_be_read(self) -> None:
+        for text in (repr(ALICE), str(ALICE), repr(static_tokens({SECRET: "a"}))):
+            self.assertNotIn(SECRET, text)
+        self.assertIn("alice", repr(ALICE))
+        await self.start()
+        with self.assertNoLogs("mcp_ref", "DEBUG"):
+            await self.call()
+            await self.call(SECRET + "x")
+        self.assertNotIn(SECRET, repr(self.script.requests))
+
+    @spec("auth-security-05")
+    async def test_credentials_are_never_remembered(self) -> None:
+        sites = []
+
+        class Site(mcp_ref._HttpSite):
+            def __init__(self, *arguments: Any) -> None:
+                super().__init__(*arguments)
+                sites.append(self)
+
+        with mock.patch.object(mcp_ref, "_HttpSite", Site):
+            await self.start()
+        for _ in range(3):
+            self.assertEqual((await self.call()).status, 200)
+            self.assertEqual((await self.call(Cookie=f"k={SECRET}")).status, 200)
+            self.assertEqual((await self.call("wrong")).status, 401)
+        self.assertEqual(len(sites[0].memo), 1)
+        self.assertNotIn(SECRET.encode(), b"".join(sites[0].memo))
+        self.assertNotIn(SECRET, repr(list(sites[0].memo.values())))
+
+    async def test_pipelined_requests_keep_their_own_tokens(self) -> None:
+        await self.start()
+        good = http_request(message(), Authorization=f"Bearer {SECRET}")
+        peer = await self.peer()
+        peer.send(good, http_request(message()), good)
+        peer.send(http_request(message(), Authorization="Bearer x"), good)
+        statuses = [(await within(peer.answer())).status for _ in range(5)]
+        self.assertEqual(statuses, [200, 401, 200, 401, 200])
+
+    async def test_repeated_authorization_is_refused(self) -> None:
+        await self.start()
+        line = f"Authorization: Bearer {SECRET}"
+        for first in (SECRET, "x"):
+            found = await self.call(first, lines=(line,))
+            self.assertEqual(found.status, 400)
+        data = http_request(message(), lines=(line, line))
+        app = mcp_ref.asgi_app(self.script, verifier=self.authorization())
+        self.assertEqual((await Asgi(data).run(app)).status, 400)
+        self.assertEqual(self.script.requests, [])
+
+    async def test_scopes_that_others_name_cannot_break_the_header(self) -> None:
+        await self.start()
+        evil = ['a"', "b\r\nX-Evil: 1", "ok", "\u2028", 5]
+        for scopes in (evil, "text", {"a": 1}, None):
+            body = message("fail", code=403, data={"requiredScopes": scopes})
+            found = await self.call(body=body)
+            self.assertEqual(found.status, 403)
+            if scopes is evil:
+                self.assertEqual(challenge(found)["scope"], "5 ok")
+
+    @spec("auth-39")
+    async def test_a_token_in_the_query_does_not_count(self) -> None:
+        await self.start()
+        target = f"/mcp?access_token={SECRET}"
+        for token in (None, SECRET):
+            found = await self.call(token, target=target)
+            self.assertEqual(found.status, 400)
+            self.assertNotIn(SECRET.encode(), found.body)
+        self.assertEqual(self.script.requests, [])
+
+    async def test_a_preflight_needs_no_token(self) -> None:
+        # HTP-09
+        await self.start()
+        found = await self.call(None, method="OPTIONS", Origin="http://localhost")
+        self.assertEqual(found.status, 204)
+        found = await self.call(None, Origin="http://localhost")
+        self.assertEqual(found.status, 401)
+        self.assertIsNotNone(found["access-control-allow-origin"])
+
+
+class AuthMetadata(AuthCase):
+    """The protected resource metadata document."""
+
+    @spec("auth-07", "auth-discovery-01", "auth-discovery-02", "auth-discovery-04")
+    async def test_it_is_served_in_root_and_path_form(self) -> None:
+        await self.start(scopes_supported=("read",))
+        well_known = "/.well-known/oauth-protected-resource"
+        for target in (well_known, well_known + "/mcp"):
+            # a page of any origin may read it, and needs no token
+            found = await self.call(
+                None, method="GET", target=target, Origin="https://app.example"
+            )
+            self.assertEqual(found.status, 200)
+            self.assertEqual(found["content-type"], "application/json")
+            self.assertEqual(found["access-control-allow-origin"], "*")
+            self.assertEqual(
+                found.json,
+                {
+                    "resource": RESOURCE,
+                    "authorization_servers": [ISSUER],
+                    "bearer_methods_supported": ["header"],
+                    "scopes_supported": ["read"],
+                },
+            )
+            found = await self.call(None, method="OPTIONS", target=target)
+            self.assertEqual(found.status, 204)
+            found = await self.call(None, target=target)
+            self.assertEqual((found.status, found["allow"]), (405, "GET"))
+        found = await self.call(None, method="GET", target=well_known + "/x")
+        self.assertEqual(found.status, 404)
+
+    async def test_asgi_serves_it_too(self) -> None:
+        app = mcp_ref.asgi_app(self.script, verifier=self.authorization())
+        target = "/.well-known/oauth-protected-resource/mcp"
+        found = await Asgi(http_request(method="GET", target=target)).run(app)
+        self.assertEqual(found.json["resource"], RESOURCE)
+        found = await Asgi(http_request(message())).run(app)
+        self.assertEqual(found.status, 401)
+        data = http_request(message(), Authorization=f"Bearer {SECRET}")
+        self.assertEqual((await Asgi(data).run(app)).status, 200)
+        self.assertEqual(self.script.requests[0].principal, ALICE)
+        self.assertNotIn("authorization", self.script.requests[0].headers or {})
+
+    @spec("auth-discovery-02")
+    async def test_a_resource_without_authorization_server_is_an_error(self) -> None:
+        for options in (
+            {"authorization_servers": ()},
+            {"resource": ""},
+            {"resource": "mcp.example.com"},
+            {"resource": "https://mcp.example.com#x"},
+        ):
+            with self.assertRaises(ValueError):
+                self.authorization(**options)
+
+    @spec("auth-51")
+    async def test_offline_access_is_warned_about(self) -> None:
+        with self.assertLogs("mcp_ref", "WARNING"):
+            self.authorization(scopes_supported=("offline_access",))
+
+
+class AuthStatic(AuthCase):
+    """Fixed tokens and API keys."""
+
+    async def test_three_lines_are_enough(self) -> None:
+        keys = static_tokens({SECRET: "alice", "other": Principal("bob")})
+        await self.serve(verifier=keys)
+        self.assertEqual((await self.call()).status, 200)
+        self.assertEqual((await self.call("other")).status, 200)
+        subjects = [
+            one.principal and one.principal.subject for one in self.script.requests
+        ]
+        self.assertEqual(subjects, ["alice", "bob"])
+        found = await self.call(None)
+        self.assertEqual((found.status, found["www-authenticate"]), (401, "Bearer"))
+        found = await self.call("wrong")
+        self.assertEqual(challenge(found)["error"], "invalid_token")
+        found = await self.call(
+            None, method="GET", target="/.well-known/oauth-protected-resource"
+        )
+        self.assertEqual(found.status, 404)
+
+    def test_every_token_is_compared_in_constant_time(self) -> None:
+        verify = static_tokens({"a": "one", "b": "two", "é": "three"})
+        real = hmac.compare_digest
+        with mock.patch.object(hmac, "compare_digest", side_effect=real) as compare:
+            found = verify("a")
+            self.assertEqual(compare.call_count, 3)
+            for call in compare.call_args_list:
+                self.assertEqual([len(one) for one in call.args], [32, 32])
+        assert isinstance(found, Principal)
+        self.assertEqual(found.subject, "one")
+        self.assertIsNone(verify(""))
+
+
+class RateLimits(unittest.IsolatedAsyncioTestCase):
+    """rate_limit()."""
+
+    def setUp(self) -> None:
+        self.now = 0.0
+        self.calls = 0
+        self.go = asyncio.Event()
+        self.go.set()
+
+    async def exchange(self, request: mcp_ref.Request, send: mcp_ref.Send) -> JSON:
+        self.calls += 1
+        await self.go.wait()
+        return mcp_ref.result_response(request.id, {})
+
+    def limited(self, **options: Any) -> mcp_ref.Exchange:
+        options = {"per_second": 1, "burst": 2, "clock": lambda: self.now, **options}
+        return mcp_ref.rate_limit(self.exchange, **options)
+
+    async def ask(self, exchange: mcp_ref.Exchange, who: str | None = "a") -> JSON:
+        principal = None if who is None or who.startswith("10.") else Principal(who)
+        peer = who if principal is None else "10.0.0.9"
+        request = mcp_ref.Request("id", "echo", {}, principal=principal, peer=peer)
+
+        async def send(message: JSON) -> None:
+            pass
+
+        return await exchange(request, send)
+
+    async def test_a_burst_passes_and_then_the_rate_counts(self) -> None:
+        limited = self.limited()
+        for _ in range(2):
+            self.assertIn("result", await self.ask(limited))
+        refused = await self.ask(limited)
+        self.assertEqual(refused["id"], "id")
+        self.assertEqual(refused["error"]["code"], 429)
+        self.assertEqual(refused["error"]["data"], {"retryAfter": 1})
+        self.assertEqual(self.calls, 2)
+        self.now = 1.0
+        self.assertIn("result", await self.ask(limited))
+        self.assertIn("error", await self.ask(limited))
+        self.now = 100.0
+        for _ in range(2):
+            self.assertIn("result", await self.ask(limited))
+        self.assertIn("error", await self.ask(limited))
+
+    async def test_retry_after_says_when(self) -> None:
+        limited = self.limited(per_second=0.1, burst=1)
+        await self.ask(limited)
+        refused = await self.ask(limited)
+        self.assertEqual(refused["error"]["data"], {"retryAfter": 10})
+
+    async def test_callers_do_not_share(self) -> None:
+        limited = self.limited(burst=1)
+        for who in ("a", "b", "10.0.0.9", "10.0.0.1", None):
+            self.assertIn("result", await self.ask(limited, who))
+            self.assertIn("error", await self.ask(limited, who))
+
+    async def test_concurrent_requests_are_counted(self) -> None:
+        limited = self.limited(burst=100, concurrent=2)
+        self.go.clear()
+        tasks = [asyncio.create_task(self.ask(limited)) for _ in range(2)]
+        while self.calls < 2:
+            await asyncio.sleep(0)
+        self.assertEqual((await self.ask(limited))["error"]["code"], 429)
+        tasks[0].cancel()
+        await asyncio.sleep(0)
+        self.go.set()
+        self.assertIn("result", await self.ask(limited))
+        self.assertIn("result", await tasks[1])
+
+    async def test_the_table_is_bounded(self) -> None:
+        limited = self.limited(burst=1, callers=10)
+        await self.ask(limited, "first")
+        for number in range(50):
+            await self.ask(limited, f"u{number}")
+        # forgotten, so it starts afresh
+        self.assertIn("result", await self.ask(limited, "first"))
+        self.assertIn("error", await self.ask(limited, "u49"))
+
+    async def test_callers_with_requests_in_flight_are_not_forgotten(self) -> None:
+        limited = self.limited(burst=2, callers=2, concurrent=1)
+        self.go.clear()
+        task = asyncio.create_task(self.ask(limited, "first"))
+        while not self.calls:
+            await asyncio.sleep(0)
+        self.go.set()
+        for number in range(10):
+            await self.ask(limited, f"u{number}")
+        await task
+
+
+class RateLimitsHttp(HttpCase):
+    """The same over HTTP."""
+
+    async def test_it_is_429_with_retry_after(self) -> None:
+        limited = mcp_ref.rate_limit(self.script, per_second=0.5, burst=1)
+        await self.serve(limited)
+        self.assertEqual((await self.ask(http_request(message()))).status, 200)
+        found = await self.ask(http_request(message(id=9)))
+        self.assertEqual((found.status, found["retry-after"]), (429, "2"))
+        self.assertEqual((found.json["id"], found.json["error"]["code"]), (9, 429))
 
 
 # --- client/elicitation -------------------------------------------------------------------
@@ -5469,7 +8185,7 @@ class Discovery(Case):
 
     @spec(
         *("tools-04", "resources-02", "prompts-02", "completion-02", "logging-02"),
-        *("prompts-15", "base-64"),
+        "prompts-15",
     )
     async def test_capabilities_are_those_of_what_is_registered(self) -> None:
         def tool(server: Server) -> None:
@@ -5769,7 +8485,7 @@ class Tools(Case):
         self.assertFails(await self.tool("f", {"a": 0}), "a")
         self.assertFails(await self.tool("f", {"b": 0}), "b")
 
-    @spec("tools-12", "base-40", "base-41", "base-44")
+    @spec("tools-12", "base-40", "base-43")
     async def test_schemas_that_cannot_be_are_refused_at_registration(self) -> None:
         """TOL-14, TOL-15."""
         inside = {"type": "object", "properties": {}}
@@ -5799,7 +8515,7 @@ class Tools(Case):
         self.server.tool(lambda: 1, name="good")
         self.assertEqual(list(await self.listed()), ["good"])
 
-    @spec("base-43")
+    @spec("base-41", "base-42")
     def test_references_are_never_fetched(self) -> None:
         """TOL-15: nothing comes to the port that the reference names."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -6106,7 +8822,7 @@ class Tools(Case):
         reply = await self.tool("untyped", {"ctx": 1, "x": None})
         self.assertEqual(reply.text, "(1, None)")
 
-    @spec("base-45")
+    @spec("base-44")
     async def test_hostile_arguments_and_schemas_stop_at_a_budget(self) -> None:
         """TOL-16."""
         names = [f"d{n}" for n in range(40)]
@@ -7123,6 +9839,7 @@ class Resources(Case):
         await self.read("r:y")
         self.assertEqual(ran, [])
 
+    @spec("resources-07")
     async def test_a_resource_may_ask_before_it_is_read(self) -> None:
         @self.server.resource("a:b")
         async def asks(ctx: Context) -> str:
@@ -7554,7 +10271,10 @@ class Logging(Case):
             ("prompts/get", {"name": "prompt"}),
         ):
             with self.subTest(method, params=params):
-                self.assertEqual(list(await self.call(method, params)), [])
+                for meta in ({}, {"progressToken": 1}):
+                    self.assertEqual(
+                        list(await self.call(method, params, meta=meta)), []
+                    )
                 asked = await self.call(method, params, meta={self.LEVEL: "emergency"})
                 self.assertEqual(len(asked), 1)
 
@@ -7672,7 +10392,10 @@ class Logging(Case):
 
         reply = await self.tool("flood", meta={self.LEVEL: "debug"})
         self.assertEqual(reply.text, "done")
-        self.assertEqual(reply[-1]["params"]["data"], 4999)
+        self.assertGreater(len(reply), 0)
+        self.assertLess(len(reply), 5000)
+        values = [one["params"]["data"] for one in reply]
+        self.assertEqual(values, sorted(values))
 
 
 # --- server/utilities/pagination ----------------------------------------------------------
@@ -8173,9 +10896,9 @@ class TemplateMatching(unittest.TestCase):
         for text, uri in cases:
             with self.subTest(text, uri=uri[:20]):
                 template = mcp_ref.UriTemplate(text)
-                began = time.perf_counter()
-                template.match(uri)
-                self.assertLess(time.perf_counter() - began, 1.0)  # typically < 0.05
+                began = time.process_time()
+                template.match(uri)  # 0.05 s; a search through all ways takes years
+                self.assertLess(time.process_time() - began, 10)
 
     def test_res_04_non_ascii_literals(self) -> None:
         template = mcp_ref.UriTemplate("doc://büro/{id}")
@@ -8350,6 +11073,7 @@ class SafePaths(unittest.TestCase):
                     mcp_ref.safe_path(str(self.root), relative), self.root / path
                 )
 
+    @spec("resources-21")
     def test_outside(self) -> None:
         for relative in (
             "..",
@@ -8461,6 +11185,7 @@ class SchemaSuite(unittest.TestCase):
                         self.assertTrue(all(str(one) for one in found))
 
     @unittest.skipIf(not SUITE.is_dir(), "../shared/json-schema-suite is not here")
+    @spec("base-35", "base-36")
     def test_required_tests_all_pass(self) -> None:
         self.run_files([path.name for path in (SUITE / "draft2020-12").glob("*.json")])
 
@@ -8491,6 +11216,7 @@ class SchemaConstruction(unittest.TestCase):
         self.assertFalse(mcp_ref.Schema(False).is_valid(None))
         self.assertEqual(schema_texts(False, 5), ["expected no value at all, got 5"])
 
+    @spec("base-37", "base-38")
     def test_another_dialect_is_refused_by_name(self) -> None:
         draft7 = "http://json-schema.org/draft-07/schema#"
         self.refuse({"$schema": draft7}, draft7, mcp_ref.SCHEMA_DIALECT)
@@ -8530,6 +11256,7 @@ class SchemaConstruction(unittest.TestCase):
         self.refuse({"pattern": r"\Aa"}, r"\A")
         self.refuse({"pattern": r"\u{110000}"}, "pattern")
 
+    @spec("base-41", "base-43")
     def test_unresolvable_references_are_named(self) -> None:
         for ref in (
             *("#/$defs/nope", "#nope", "other.json", "http://x/x#/a", "#/a/0"),
@@ -8598,6 +11325,7 @@ class SchemaBudget(unittest.TestCase):
         self.assertTrue(mcp_ref.Schema(schema, steps=11).is_valid([1] * 10))
         self.assertIn("evaluations", self.exhaust(schema, [1] * 10, steps=10))
 
+    @spec("base-44")
     def test_exponential_references_stop(self) -> None:
         for word in ("allOf", "anyOf", "oneOf"):
             defs: dict[str, Any] = {"d0": {"type": "string"}}
@@ -8631,6 +11359,7 @@ class SchemaBudget(unittest.TestCase):
             ["a.b: expected object, got 1 (integer)"],
         )
 
+    @spec("base-44")
     def test_deep_values_are_an_error_and_no_crash(self) -> None:
         deep: Any = []
         for _ in range(900):
@@ -8680,6 +11409,7 @@ class SchemaBudget(unittest.TestCase):
 
         descend(sys.getrecursionlimit() - len(inspect.stack(0)) - 30)
 
+    @spec("base-44")
     def test_deep_schemas_are_refused(self) -> None:
         for depth in (300, 50_000):
             schema: Any = {}
@@ -9901,9 +12631,16 @@ class Signatures(unittest.TestCase):
                 rest: "list[Box[A]]"
             def f[A: str](a: Day, b: Pair[Day], c: A, j: Json = None): ...
         """
-        sys.modules["type_case"] = module = types.ModuleType("type_case")
-        self.addCleanup(sys.modules.pop, "type_case")
-        exec(textwrap.dedent(source), module.__dict__)
+        code = textwrap.dedent(source)
+        for start in ("", "from __future__ import annotations"):
+            with self.subTest(start):
+                sys.modules["type_case"] = module = types.ModuleType("type_case")
+                self.addCleanup(sys.modules.pop, "type_case", None)
+                compiled = compile(start + code, "case", "exec", dont_inherit=True)
+                exec(compiled, module.__dict__)
+                self.check_type_statements(module)
+
+    def check_type_statements(self, module):
         found = mcp_ref.parameters_of(module.f, Context)
         self.assertEqual(found.schema["properties"]["a"], DATE)
         self.assertEqual(found.schema["properties"]["c"], STRING)
@@ -10048,6 +12785,3592 @@ class Docstrings(unittest.TestCase):
         self.assertEqual(
             mcp_ref.parse_docstring("\nArgs:\n    x: one"), ("", {"x": "one"})
         )
+
+
+MODULE = str(pathlib.Path(mcp_ref.__file__).resolve())
+SOON = 5.0  # seconds after which a test gives up waiting
+
+
+# --- peers ----------------------------------------------------------------------------
+
+
+def complete(**members: JSON) -> JSON:
+    """A complete result."""
+    return {"resultType": "complete", **members}
+
+
+def discovered(**members: JSON) -> JSON:
+    """A DiscoverResult."""
+    return complete(
+        **{
+            "supportedVersions": ["2026-07-28"],
+            "capabilities": {},
+            "ttlMs": 0,
+            "cacheScope": "private",
+            **members,
+        }
+    )
+
+
+def asking(requests: JSON = None, state: str | None = None) -> JSON:
+    """An InputRequiredResult."""
+    found: dict[str, JSON] = {"resultType": "input_required"}
+    if requests is not None:
+        found["inputRequests"] = requests
+    if state is not None:
+        found["requestState"] = state
+    return found
+
+
+def form_params(message: str = "m", **properties: JSON) -> JSON:
+    """A question with a form."""
+    schema = {"type": "object", "properties": properties}
+    return {
+        "method": "elicitation/create",
+        "params": {"mode": "form", "message": message, "requestedSchema": schema},
+    }
+
+
+class Peer:
+    """An Exchange that plays a server: `script(request, send)` returns a result.
+
+    It may be async, raise McpError, or return a whole response.
+    """
+
+    def __init__(self, script: Callable[..., Any]) -> None:
+        self.script = script
+        self.requests: list[Request] = []
+        self.cancelled: list[Any] = []
+
+    async def __call__(self, request: Request, send: Any) -> JSON:
+        self.requests.append(request)
+        try:
+            found = self.script(request, send)
+            if asyncio.iscoroutine(found):
+                found = await found
+        except mcp_ref.McpError as error:
+            body = {"code": error.code, "message": error.message, "data": error.data}
+            return {"jsonrpc": "2.0", "id": request.id, "error": body}
+        except asyncio.CancelledError:
+            self.cancelled.append(request.id)
+            raise
+        if "jsonrpc" in found:
+            return found
+        return mcp_ref.result_response(request.id, found)
+
+    @property
+    def methods(self) -> list[str]:
+        return [request.method for request in self.requests]
+
+
+def replies(*results: JSON) -> Peer:
+    """A Peer that gives one result after the other, the last one for ever."""
+    left = list(results)
+
+    def script(request: Request, send: Any) -> JSON:
+        found = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return Peer(script)
+
+
+def notice(method: str, **params: JSON) -> JSON:
+    """A notification."""
+    return mcp_ref.notification(f"notifications/{method}", params)
+
+
+PRELUDE = r"""
+import json, os, sys, time
+def hear():
+    line = sys.stdin.buffer.readline()
+    if not line:
+        sys.exit(0)
+    return json.loads(line)
+def put(data):
+    while data:
+        data = data[os.write(1, data):]
+def say(**message):
+    put(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+def done(id, **result):
+    say(id=id, result={"resultType": "complete", **result})
+"""
+
+
+def child(code: str) -> list[str]:
+    """The command of a server process that runs `code`."""
+    return [sys.executable, "-I", "-S", "-c", PRELUDE + textwrap.dedent(code)]
+
+
+ECHO = """
+while True:
+    m = hear()
+    if "id" in m:
+        done(m["id"], content=[], heard=m)
+"""
+
+
+class Asked:
+    """One request that HttpStub received."""
+
+    def __init__(self, head: bytes, body: bytes, writer: Any) -> None:
+        lines = head.decode("latin-1").split("\r\n")
+        self.line = lines[0]
+        self.fields = [tuple(line.split(": ", 1)) for line in lines[1:] if line]
+        self.headers = {name.lower(): value for name, value in self.fields}
+        self.body: JSON = json.loads(body) if body else None
+        self.writer = writer
+
+    @property
+    def id(self) -> Any:
+        return self.body["id"]
+
+
+class HttpStub:
+    """A server on a real socket: `answer(asked)` returns bytes, or None to hang."""
+
+    def __init__(self, answer: Callable[[Asked], Any], tls: Any = None) -> None:
+        self.answer = answer
+        self.tls = tls
+        self.asked: list[Asked] = []
+        self.connections = 0
+        self.closed = asyncio.Event()
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> HttpStub:
+        self.server = await asyncio.start_server(
+            self.serve, "127.0.0.1", 0, ssl=self.tls, limit=1 << 24
+        )
+        self.port = self.server.sockets[0].getsockname()[1]
+        scheme = "http" if self.tls is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self.port}/mcp"
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.server.close()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    async def serve(self, reader: Any, writer: Any) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.tasks.add(task)
+        self.connections += 1
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(dict_of(head).get("content-length", 0))
+                asked = Asked(head, await reader.readexactly(length), writer)
+                self.asked.append(asked)
+                found = self.answer(asked)
+                if asyncio.iscoroutine(found):
+                    found = await found
+                if found is not None:
+                    writer.write(found)
+                    await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            self.closed.set()
+            writer.close()
+
+    @property
+    def methods(self) -> list[str]:
+        return [asked.body["method"] for asked in self.asked]
+
+
+def dict_of(head: bytes) -> dict[str, str]:
+    lines = head.decode("latin-1").split("\r\n")
+    pairs = [line.split(":", 1) for line in lines[1:] if line]
+    return {name.lower(): value.strip() for name, value in pairs}
+
+
+def http_answer(body: bytes, status: str = "200 OK", *fields: str, kind: str = "") -> bytes:
+    """An HTTP answer with a length."""
+    kind = kind or "application/json"
+    lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", *fields]
+    lines.append(f"Content-Length: {len(body)}")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+
+def response(asked: Asked, **result: JSON) -> bytes:
+    """The body of a complete result."""
+    return encode(jsonrpc="2.0", id=asked.id, result=complete(**result))
+
+
+def encode(**message: JSON) -> bytes:
+    return json.dumps(message).encode()
+
+
+def result_of(**result: JSON) -> Callable[[Asked], bytes]:
+    """Answer everything with the same result."""
+    return lambda asked: http_answer(response(asked, **result))
+
+
+def stream(*chunks: bytes) -> bytes:
+    """An SSE answer that ends with the connection."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+    return head + b"".join(chunks)
+
+
+def event(**message: JSON) -> bytes:
+    return b"data: " + encode(**message) + b"\n\n"
+
+
+def chunked_answer(*pieces: bytes, end: bytes = b"0\r\n\r\n") -> bytes:
+    """A chunked SSE answer."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+    body = b"".join(b"%x\r\n%s\r\n" % (len(one), one) for one in pieces)
+    return head + b"Transfer-Encoding: chunked\r\n\r\n" + body + end
+
+
+class ClientCase(unittest.IsolatedAsyncioTestCase):
+    """What the classes share: nothing waits for ever, everything is closed."""
+
+    maxDiff = None
+
+    async def asyncSetUp(self) -> None:
+        self.enter = contextlib.AsyncExitStack()
+        self.addAsyncCleanup(self.enter.aclose)
+        self.ids = itertools.count(1)
+
+    async def soon(self, waiting: Awaitable[Any], seconds: float = SOON) -> Any:
+        return await asyncio.wait_for(waiting, seconds)
+
+    async def client(self, target: Any, **options: Any) -> Client:
+        """An entered Client that does not discover."""
+        options.setdefault("discover", False)
+        options.setdefault("retry_delay", 0.001)
+        return await self.enter.enter_async_context(Client(target, **options))
+
+    async def stdio(self, code: str, **options: Any) -> StdioClient:
+        options.setdefault("step", 0.5)
+        transport = StdioClient(child(code), **options)
+        self.enter.push_async_callback(transport.aclose)
+        return transport
+
+    async def stub(self, answer: Callable[[Asked], Any], tls: Any = None) -> HttpStub:
+        return await self.enter.enter_async_context(HttpStub(answer, tls))
+
+    async def ask(
+        self,
+        transport: Any,
+        method: str = "tools/call",
+        notes: list[JSON] | None = None,
+        id: Any = None,
+        meta: JSON = None,
+        **params: JSON,
+    ) -> JSON:
+        """One exchange with a transport."""
+        id = next(self.ids) if id is None else id
+        whole = {
+            META_PROTOCOL_VERSION: "2026-07-28",
+            META_CLIENT_CAPABILITIES: {},
+            **(meta or {}),
+        }
+        request = Request(id, method, {**params, "_meta": whole})
+
+        async def send(message: JSON) -> None:
+            (notes if notes is not None else []).append(message)
+
+        return await self.soon(transport(request, send))
+
+
+# --- stdio ----------------------------------------------------------------------------
+
+
+class ClientOnStdio(ClientCase):
+    """basic/transports/stdio"""
+
+    @spec("stdio-01", "stdio-05", "stdio-07", "transports-01")
+    async def test_writes_one_message_per_line_and_nothing_else(self) -> None:
+        transport = await self.stdio(
+            r"""
+            lines = [sys.stdin.buffer.readline() for _ in range(2)]
+            say(id="x", method="roots/list")
+            lines.append(sys.stdin.buffer.readline())
+            id = json.loads(lines[-1])["id"]
+            done(id, lines=[line.decode() for line in lines])
+            """
+        )
+        first = asyncio.create_task(self.ask(transport, text="line1\nline2\r\u2028é"))
+        second = asyncio.create_task(self.ask(transport, text="b"))
+        await asyncio.sleep(0.02)
+        answer = await self.ask(transport)
+        lines = answer["result"]["lines"]
+        self.assertEqual(len(lines), 3)
+        for line in lines:
+            self.assertTrue(line.endswith("\n") and line.count("\n") == 1, line)
+            self.assertIn("method", json.loads(line))
+        first.cancel()
+        second.cancel()
+
+    async def test_std_01_byte_order_mark(self) -> None:
+        transport = await self.stdio(r"put(b'\xef\xbb\xbf'); done(hear()['id'], a=1)")
+        self.assertEqual((await self.ask(transport))["result"]["a"], 1)
+
+    async def test_std_04_only_the_newline_ends_a_line(self) -> None:
+        text = "a\u2028b\u2029c\x85d\x0be\x0cf"
+        transport = await self.stdio(
+            """
+            id = hear()["id"]
+            m = {"jsonrpc": "2.0", "id": id, "result": {"text": %r}}
+            put(json.dumps(m, ensure_ascii=False).encode() + b"\\n")
+            """
+            % text
+        )
+        self.assertEqual((await self.ask(transport))["result"]["text"], text)
+
+    async def test_std_06_bad_lines_are_reported_and_skipped(self) -> None:
+        transport = await self.stdio(
+            r"""
+            id = hear()["id"]
+            put(b'\xff\xfe boot\n' b'Listening...\n' b'{"status":200}\n' b'42\n\n \r\n')
+            put(b'[' * 100_000 + b'\n' b'{"x": NaN}\n' b'{"method": ["x"]}\n')
+            done(id, a=1)
+            """
+        )
+        with self.assertLogs("mcp_ref", "INFO") as logs:
+            answer = await self.ask(transport)
+        self.assertEqual(answer["result"]["a"], 1)
+        self.assertEqual(len(logs.output), 7, logs.output)
+
+    async def test_std_10_long_lines(self) -> None:
+        transport = await self.stdio(ECHO)
+        for text in ("é" * 70_000, "x" * 5_000_000):
+            answer = await self.ask(transport, text=text)
+            self.assertEqual(answer["result"]["heard"]["params"]["text"], text)
+
+    async def test_std_11_std_12_a_line_over_the_limit_fails_who_waits(self) -> None:
+        transport = await self.stdio(
+            r"""
+            one, two = hear(), hear()
+            good = json.dumps({"jsonrpc": "2.0", "id": one["id"], "result": {"a": 1}})
+            put(good.encode() + b"\n" + b"y" * 50_001)
+            m = hear()
+            put(b"y\n")
+            done(m["id"], a=3)
+            """,
+            limit=50_000,
+        )
+        one = asyncio.create_task(self.ask(transport))
+        two = asyncio.create_task(self.ask(transport))
+        self.assertEqual((await one)["result"]["a"], 1)
+        with self.assertRaisesRegex(TransportError, "over 50000 bytes"):
+            await two
+        self.assertEqual((await self.ask(transport))["result"]["a"], 3)
+
+    async def test_std_13_messages_may_come_in_any_pieces(self) -> None:
+        transport = await self.stdio(
+            r"""
+            a, b, c, d = [hear()["id"] for _ in range(4)]
+            def line(id):
+                m = {"jsonrpc": "2.0", "id": id, "result": {"t": "€𝄞"}}
+                return json.dumps(m, ensure_ascii=False).encode() + b"\n"
+            for byte in line(a):
+                put(bytes([byte]))
+            put(line(b) + line(c) + line(d))
+            """
+        )
+        answers = await asyncio.gather(*(self.ask(transport) for _ in range(4)))
+        self.assertEqual([one["result"]["t"] for one in answers], ["€𝄞"] * 4)
+
+    async def test_std_14_a_last_line_without_newline_counts(self) -> None:
+        transport = await self.stdio(
+            'm = hear(); put(b\'{"jsonrpc":"2.0","id":1,"result":{"a":1}}\')'
+        )
+        self.assertEqual((await self.ask(transport, id=1))["result"]["a"], 1)
+
+    @spec("stdio-03")
+    async def test_std_20_stderr_is_drained_and_no_sign_of_error(self) -> None:
+        heard = bytearray()
+        transport = await self.stdio(
+            r"""
+            id = hear()["id"]
+            sys.stderr.write("x" * 1_000_000)
+            sys.stderr.write("spin\r" * 400_000 + "the end")
+            sys.stderr.flush()
+            done(id, a=1)
+            """,
+            on_stderr=heard.extend,
+        )
+        self.assertEqual((await self.ask(transport))["result"]["a"], 1)
+        await transport.aclose()
+        self.assertEqual(len(heard), 3_000_007)
+
+    async def test_std_20_only_a_bounded_tail_of_stderr_is_kept(self) -> None:
+        transport = await self.stdio(
+            r'hear(); sys.stderr.write("x" * 1_000_000 + "the end"); sys.exit(3)'
+        )
+        with self.assertRaisesRegex(TransportError, "status 3.*\n.*the end") as caught:
+            await self.ask(transport)
+        self.assertLess(len(str(caught.exception)), 10_000)
+
+    async def test_std_21_content_length_framing_is_named(self) -> None:
+        transport = await self.stdio(
+            r"""
+            id = hear()["id"]
+            body = json.dumps({"jsonrpc": "2.0", "id": id, "result": {}}).encode()
+            put(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            hear()
+            """
+        )
+        with self.assertRaisesRegex(TransportError, "Content-Length"):
+            await self.ask(transport)
+
+    async def test_std_23_a_missing_command_is_named_at_once(self) -> None:
+        for command in (["missing-binary-xyz"], ["/nowhere/x"], []):
+            with self.assertRaisesRegex(TransportError, "Command not found"):
+                await self.ask(StdioClient(command))
+
+    async def test_std_24_the_environment_is_added_to_ours(self) -> None:
+        code = 'm = hear(); done(m["id"], env=dict(os.environ))'
+        for given in ({"TOKEN": "x"}, {}):
+            transport = await self.stdio(code, env=given)
+            found = (await self.ask(transport))["result"]["env"]
+            self.assertEqual(found.get("TOKEN"), given.get("TOKEN"))
+            self.assertEqual(found.get("PATH"), os.environ.get("PATH"))
+
+    @spec("stdio-10", "cancellation-01", "cancellation-05", "cancellation-15")
+    async def test_can_01_giving_up_tells_the_server_once(self) -> None:
+        transport = await self.stdio(
+            r"""
+            done(hear()["id"])
+            m = hear()
+            c = hear()
+            done(m["id"], late=True)
+            say(method="notifications/progress",
+                params={"progressToken": m["id"], "progress": 1})
+            m = hear()
+            done(m["id"], content=[], cancel=c)
+            hear()
+            """
+        )
+        await self.ask(transport)
+        client = await self.client(transport, ids=iter([0, 1, 2, 3]))
+        notes: list[JSON] = []
+        with self.assertRaisesRegex(
+            TimeoutError, "tools/call was not answered in time"
+        ):
+            await client.call_tool("sleep", timeout=0.03, on_progress=notes.append)
+        reply = await self.soon(client.call_tool("echo", on_progress=notes.append))
+        self.assertEqual(reply["cancel"]["method"], "notifications/cancelled")
+        self.assertIs(type(reply["cancel"]["params"]["requestId"]), int)
+        self.assertEqual(reply["cancel"]["params"]["requestId"], 0)
+        self.assertNotIn("id", reply["cancel"])
+        self.assertNotIn("late", reply)
+        self.assertEqual(notes, [])
+
+    @spec("cancellation-11")
+    async def test_an_answered_request_is_not_cancelled(self) -> None:
+        transport = await self.stdio("done(hear()['id']); sys.stdin.read()")
+        seen: list[JSON] = []
+        write = mcp_ref._ServerProcess.write
+        self.addCleanup(setattr, mcp_ref._ServerProcess, "write", write)
+
+        def spy(process: Any, message: JSON) -> None:
+            seen.append(message["method"])
+            write(process, message)
+
+        mcp_ref._ServerProcess.write = spy  # type: ignore[method-assign]
+        await self.ask(transport)
+        process = transport._process
+        assert process is not None
+        for answered in (True, False):
+
+            async def send(message: JSON) -> None:
+                await asyncio.Event().wait()
+
+            call = asyncio.create_task(transport(Request("x", "m", {}), send))
+            while "x" not in process.calls:
+                await asyncio.sleep(0)
+            process._notified(notice("cancelled"))  # of nothing that is known
+            process.calls["x"].put(notice("progress"))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            if answered:
+                process._answered({"jsonrpc": "2.0", "id": "x", "result": {}})
+            call.cancel()
+            await asyncio.wait([call])
+            self.assertEqual("notifications/cancelled" in seen, not answered)
+
+    async def test_can_08_a_dead_server_fails_all_calls_with_its_last_words(
+        self,
+    ) -> None:
+        transport = await self.stdio(
+            r"""
+            hear(); hear()
+            print("Traceback: it broke", file=sys.stderr)
+            sys.exit(3)
+            """
+        )
+        calls = [asyncio.create_task(self.ask(transport)) for _ in range(2)]
+        start = time.monotonic()
+        for call in calls:
+            with self.assertRaisesRegex(TransportError, "status 3.*\n.*it broke"):
+                await call
+        self.assertLess(time.monotonic() - start, 2.0)
+
+    async def test_can_08_a_grandchild_that_holds_the_pipes_delays_nothing(
+        self,
+    ) -> None:
+        transport = await self.stdio(
+            r"""
+            hear()
+            if os.fork():
+                os.kill(os.getpid(), 9)
+            time.sleep(60)
+            """
+        )
+        with self.assertRaisesRegex(TransportError, "signal 9"):
+            await self.ask(transport)
+
+    @spec("stdio-14")
+    async def test_an_answer_before_the_exit_still_counts(self) -> None:
+        transport = await self.stdio('m = hear(); done(m["id"], a=1); os._exit(0)')
+        for _ in range(5):
+            self.assertEqual((await self.ask(transport))["result"]["a"], 1)
+            process = transport._process
+            assert process is not None
+            await self.soon(asyncio.wait([process.exited]))
+
+    @spec("stdio-15")
+    async def test_the_next_request_restarts_a_dead_server(self) -> None:
+        code = 'm = hear(); done(m["id"], pid=os.getpid()); hear(); os._exit(1)'
+        transport = await self.stdio(code)
+        first = (await self.ask(transport))["result"]["pid"]
+        with self.assertRaises(TransportError):
+            await self.ask(transport)  # in flight when it died: lost, not repeated
+        second = (await self.ask(transport))["result"]["pid"]
+        self.assertNotEqual(first, second)
+
+    async def test_restarting_is_optional_and_ends(self) -> None:
+        transport = await self.stdio("hear(); os._exit(1)", restart=False)
+        for _ in range(2):
+            with self.assertRaisesRegex(TransportError, "status 1"):
+                await self.ask(transport)
+        marks = tempfile.mkdtemp()
+        transport = await self.stdio(
+            f'open(os.path.join({marks!r}, str(os.getpid())), "w"); sys.exit(4)'
+        )
+        for _ in range(6):
+            with self.assertRaisesRegex(TransportError, "status 4"):
+                await self.ask(transport)
+        self.assertEqual(len(os.listdir(marks)), mcp_ref.RESTARTS)
+
+    @spec("stdio-12")
+    async def test_the_shutdown_ladder(self) -> None:
+        ignore = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        linger = "while True: time.sleep(60)\n"
+        rungs = {
+            "closing the input": ("hear()", 0, 0.3),
+            "SIGTERM": (linger, -signal.SIGTERM, 2.0),
+            "SIGKILL": (ignore + linger, -signal.SIGKILL, 2.0),
+        }
+        for name, (code, status, limit) in rungs.items():
+            with self.subTest(name):
+                prefix = (
+                    f"{ignore if 'KILL' in name else ''}m = hear(); done(m['id'])\n"
+                )
+                transport = await self.stdio(prefix + code, step=0.04)
+                if name == "closing the input":
+                    transport = await self.stdio(prefix + code, step=5)
+                await self.ask(transport)
+                process = transport._process
+                assert process is not None
+                start = time.monotonic()
+                await transport.aclose()
+                self.assertEqual(process.process.get_returncode(), status)
+                self.assertLess(time.monotonic() - start, limit)
+
+    async def test_shutdown_ends_the_childs_children(self) -> None:
+        transport = await self.stdio(
+            r"""
+            m = hear()
+            pid = os.fork()
+            if not pid:
+                time.sleep(60)
+            done(m["id"], pid=pid)
+            hear()
+            """
+        )
+        pid = (await self.ask(transport))["result"]["pid"]
+        await transport.aclose()
+
+        def alive() -> bool:
+            try:
+                with open(f"/proc/{pid}/stat") as file:
+                    return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+            except OSError:
+                return False
+
+        if not os.path.exists("/proc/self/stat"):
+            self.skipTest("needs /proc")
+        for _ in range(100):
+            if not alive():
+                return
+            await asyncio.sleep(0.02)
+        self.fail("the grandchild lives on")
+
+    async def test_closing_fails_calls_in_flight_at_once(self) -> None:
+        transport = await self.stdio("hear(); hear()")
+        call = asyncio.create_task(self.ask(transport))
+        while transport._process is None or not transport._process.calls:
+            await asyncio.sleep(0.001)
+        await transport.aclose()
+        with self.assertRaisesRegex(TransportError, "closed"):
+            await call
+
+    @spec("base-06")
+    async def test_an_id_in_flight_is_not_used_twice(self) -> None:
+        transport = await self.stdio("hear(); hear()")
+        call = asyncio.create_task(self.ask(transport, id="a"))
+        while transport._process is None or not transport._process.calls:
+            await asyncio.sleep(0.001)
+        with self.assertRaisesRegex(ValueError, "in flight"):
+            await self.ask(transport, id="a")
+        call.cancel()
+
+    async def test_jsn_08_foreign_and_double_responses_are_ignored(self) -> None:
+        transport = await self.stdio(
+            r"""
+            a, b = hear(), hear()
+            for id in (True, "1", 1.0, None, [1], {"a": 1}, 99):
+                say(id=id, result={"wrong": True})
+            say(result={"wrong": True})
+            done(1, a=1)
+            done(1, again=True)
+            done("b", a=2)
+            m = hear()
+            done(m["id"], a=3)
+            """
+        )
+        calls = [self.ask(transport, id=1), self.ask(transport, id="b")]
+        answers = await asyncio.gather(*calls)
+        self.assertEqual([one["result"].get("a") for one in answers], [1, 2])
+        self.assertEqual((await self.ask(transport, id=1))["result"]["a"], 3)
+
+    @spec("base-15")
+    async def test_an_error_without_id_belongs_to_the_only_request(self) -> None:
+        transport = await self.stdio(
+            'hear(); say(error={"code": -32700, "message": "what?"})\n' + ECHO
+        )
+        answer = await self.ask(transport)
+        self.assertEqual(answer["error"]["code"], -32700)
+
+    @spec("stdio-09", "patterns-01")
+    async def test_requests_of_the_server_are_not_answered(self) -> None:
+        transport = await self.stdio(
+            r"""
+            m = hear()
+            say(id=m["id"], method="ping")
+            say(id="s1", method="roots/list")
+            done(m["id"], a=1)
+            n = hear()
+            done(n["id"], heard=n)
+            """
+        )
+        with self.assertLogs("mcp_ref", "WARNING") as logs:
+            self.assertEqual((await self.ask(transport))["result"]["a"], 1)
+        self.assertEqual(len(logs.output), 2)
+        heard = (await self.ask(transport))["result"]["heard"]
+        self.assertEqual(heard["method"], "tools/call")
+
+    @spec("progress-10")
+    async def test_prg_01_progress_finds_its_request_also_for_token_0(self) -> None:
+        transport = await self.stdio(
+            r"""
+            hear(); hear(); hear()
+            for token in (0, "", "0", None, False, 7):
+                say(method="notifications/progress",
+                    params={"progressToken": token, "progress": 1})
+            for id in (1, 2, 3):
+                done(id)
+            """
+        )
+        notes: list[list[JSON]] = [[], [], []]
+        metas = [{"progressToken": 0}, {"progressToken": ""}, {}]
+        calls = [
+            self.ask(transport, notes=found, meta=meta)
+            for found, meta in zip(notes, metas, strict=True)
+        ]
+        await asyncio.gather(*calls)
+        tokens = [[one["params"]["progressToken"] for one in found] for found in notes]
+        self.assertEqual(tokens, [[0], [""], []])
+
+    async def test_log_messages_go_to_those_who_asked(self) -> None:
+        transport = await self.stdio(
+            r"""
+            hear(); hear()
+            say(method="notifications/message", params={"level": "info", "data": 1})
+            done(2); done(1)
+            """
+        )
+        notes: list[list[JSON]] = [[], []]
+        metas = [{META_LOG_LEVEL: "info"}, {}]
+        calls = [
+            self.ask(transport, notes=found, meta=meta)
+            for found, meta in zip(notes, metas, strict=True)
+        ]
+        await asyncio.gather(*calls)
+        self.assertEqual([len(found) for found in notes], [1, 0])
+
+    @spec("stdio-08", "subscriptions-05", "subscriptions-06")
+    async def test_sub_05_subscriptions_are_told_apart_by_id_and_type(self) -> None:
+        transport = await self.stdio(
+            r"""
+            hear(); hear()
+            def tell(id, method, **params):
+                params["_meta"] = {"io.modelcontextprotocol/subscriptionId": id}
+                say(method="notifications/" + method, params=params)
+            tell("7", "resources/updated", uri="note://a")
+            tell(7, "tools/list_changed")
+            tell(8, "prompts/list_changed")
+            say(method="notifications/prompts/list_changed")
+            done(7); done("7")
+            """
+        )
+        notes: list[list[JSON]] = [[], []]
+        await asyncio.gather(
+            self.ask(transport, "subscriptions/listen", notes[0], id="7"),
+            self.ask(transport, "subscriptions/listen", notes[1], id=7),
+        )
+        methods = [[one["method"][14:] for one in found] for found in notes]
+        self.assertEqual(methods, [["resources/updated"], ["tools/list_changed"]])
+
+    @spec("cancellation-02", "cancellation-12")
+    async def test_sub_07_cancelled_by_the_server_is_a_graceful_end(self) -> None:
+        transport = await self.stdio(
+            r"""
+            call, listen = hear(), hear()
+            for id in (call["id"], str(listen["id"]), listen["id"]):
+                say(method="notifications/cancelled", params={"requestId": id})
+            done(call["id"], a=1)
+            """
+        )
+        call, end = await asyncio.gather(
+            self.ask(transport), self.ask(transport, "subscriptions/listen")
+        )
+        self.assertEqual(call["result"]["a"], 1)
+        self.assertEqual(end["result"]["_meta"], {META_SUBSCRIPTION_ID: end["id"]})
+
+    async def test_neither_pipe_blocks(self) -> None:
+        transport = await self.stdio(
+            r"""
+            put(b" " * 3_000_000 + b"\n")
+            ids = [hear()["id"] for _ in range(20)]
+            for id in ids:
+                done(id, text="x" * 300_000)
+            """
+        )
+        calls = [self.ask(transport, text="y" * 300_000) for _ in range(20)]
+        answers = await asyncio.gather(*calls)
+        self.assertEqual({len(one["result"]["text"]) for one in answers}, {300_000})
+
+    async def test_notifications_come_in_order_and_before_the_answer(self) -> None:
+        transport = await self.stdio(
+            r"""
+            m = hear()
+            for n in range(500):
+                say(method="notifications/progress",
+                    params={"progressToken": "t", "progress": n})
+            done(m["id"])
+            """
+        )
+        notes: list[JSON] = []
+        await self.ask(transport, notes=notes, meta={"progressToken": "t"})
+        self.assertEqual([one["params"]["progress"] for one in notes], [*range(500)])
+
+
+# --- server-sent events ---------------------------------------------------------------
+
+
+class EventStreams(unittest.TestCase):
+    """WHATWG HTML 9.2.6"""
+
+    CASES = {
+        # SSE-01
+        b": keepalive\n\n": [],
+        b":\r\n\r\n": [],
+        b":data: x\n\n": [],
+        b"data:\n\n": [],
+        b"event: ping\ndata: {}\n\n": [("ping", b"{}")],
+        b"id: 1\nretry: 3000\n\n": [],
+        # SSE-02
+        b"data: a\ndata:b\ndata:  c\n\n": [("message", b"a\nb\n c")],
+        b"data\n\n": [],
+        b"data\ndata: x\n\n": [("message", b"\nx")],
+        b"data:x:y\n\n": [("message", b"x:y")],
+        # SSE-03
+        b"\xef\xbb\xbfevent: message\rdata: 1\r\r": [("message", b"1")],
+        b"\xef\xbb\xbfdata: 1\r\r": [("message", b"1")],
+        b"data: 1\r\ndata: 2\r\n\r\n": [("message", b"1\n2")],
+        b"data: 1\r\n\r\ndata: 2\n\n": [("message", b"1"), ("message", b"2")],
+        b"data: 1\r\n\rdata: 2\r\r": [("message", b"1"), ("message", b"2")],
+        b"data: {}\n": [],
+        b"data: \xef\xbb\xbfx\n\n": [("message", b"\xef\xbb\xbfx")],
+        # SSE-06
+        b"Data: 1\n\nfoo: bar\n\ndata: 2\n\n": [("message", b"2")],
+        b"event: a\n\ndata: 1\n\n": [("message", b"1")],
+        b"event: a\nevent: b\ndata: 1\n\n": [("b", b"1")],
+        "data: é\u2028\x85\x0b\n\n".encode(): [("message", "é\u2028\x85\x0b".encode())],
+    }
+
+    def test_whole_and_in_all_pieces(self) -> None:
+        for text, events in self.CASES.items():
+            with self.subTest(text):
+                self.assertEqual(SseDecoder().feed(text), events)
+                for size in range(1, len(text)):
+                    decoder, found = SseDecoder(), []
+                    for start in range(0, len(text), size):
+                        found += decoder.feed(text[start : start + size])
+                        found += decoder.feed(b"")
+                    self.assertEqual(found, events, size)
+
+    def test_id_and_retry_are_remembered(self) -> None:
+        decoder = SseDecoder()
+        decoder.feed(b"id: 7\nretry: 500\ndata\n\nid: a\0b\nretry: x\n\n")
+        self.assertEqual((decoder.last_id, decoder.retry), ("7", 500))
+
+    def test_an_event_is_bounded_however_it_is_cut(self) -> None:
+        for piece in (b"data: " + b"x" * 200, b"data: xxxx\n", b"xxxxxxxx"):
+            decoder = SseDecoder(limit=100)
+            with self.assertRaisesRegex(ValueError, "over 100 bytes"):
+                for _ in range(100):
+                    decoder.feed(piece)
+
+    def test_the_limit_is_per_event(self) -> None:
+        decoder = SseDecoder(limit=100)
+        for _ in range(100):
+            self.assertEqual(len(decoder.feed(b"data: " + b"x" * 50 + b"\n\n")), 1)
+
+
+# --- HTTP -----------------------------------------------------------------------------
+
+
+class ClientOverHttp(ClientCase):
+    """basic/transports/streamable-http"""
+
+    @spec(
+        *("http-07", "http-08", "http-09", "http-10", "http-11", "http-12"),
+        *("http-25", "http-26", "http-32"),
+    )
+    async def test_each_message_is_a_post_with_the_required_headers(self) -> None:
+        stub = await self.stub(result_of(content=[], contents=[], messages=[]))
+        client = await self.client(stub.url)
+        await client.call_tool("my-tool")
+        await client.read_resource("file:///path/to/file%20name.txt?x=1")
+        await client.get_prompt("p")
+        await client.complete("p", "a", "v")
+        names = ["my-tool", "file:///path/to/file%20name.txt?x=1", "p", None]
+        for asked, name in zip(stub.asked, names, strict=True):
+            headers = asked.headers
+            self.assertEqual(asked.line, "POST /mcp HTTP/1.1")
+            # C12
+            accept = "application/json, text/event-stream"
+            self.assertEqual(headers["accept"], accept)
+            self.assertEqual(headers["content-type"], "application/json")
+            self.assertEqual(headers["accept-encoding"], "identity")
+            self.assertEqual(headers["host"], f"127.0.0.1:{stub.port}")
+            self.assertEqual(headers["mcp-method"], asked.body["method"])
+            self.assertEqual(headers.get("mcp-name"), name)
+            self.assertEqual(headers["mcp-protocol-version"], "2026-07-28")
+            meta = asked.body["params"]["_meta"]
+            self.assertEqual(meta[META_PROTOCOL_VERSION], "2026-07-28")
+            self.assertEqual(len(asked.fields), len(headers), "a repeated header")
+
+    @spec("http-33", "http-49", "http-50", "http-55")
+    async def test_htp_29_names_that_are_not_safe_travel_as_base64(self) -> None:
+        # C5, C6 of UNTESTED.md
+        cases = {
+            "名前": "=?base64?5ZCN5YmN?=",
+            "note://ünï": "=?base64?bm90ZTovL8O8bsOv?=",
+            "a\r\nX-Evil: 1": "=?base64?YQ0KWC1FdmlsOiAx?=",
+            " padded ": "=?base64?IHBhZGRlZCA=?=",
+            "=?base64?literal?=": "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?=",
+            "=?base64?open": "=?base64?open",
+            "inner space": "inner space",
+            "\x7f": "=?base64?fw==?=",
+        }
+        stub = await self.stub(result_of(content=[]))
+        client = await self.client(stub.url)
+        for name, header in cases.items():
+            with self.subTest(name):
+                await client.call_tool(name)
+                asked = stub.asked[-1]
+                self.assertEqual(asked.headers["mcp-name"], header)
+                self.assertEqual(asked.body["params"]["name"], name)
+                self.assertNotIn("x-evil", asked.headers)
+
+    async def test_htp_33_no_session_no_get_no_initialize(self) -> None:
+        # C13
+        def answer(asked: Asked) -> bytes:
+            body = response(asked, content=[])
+            return http_answer(body, "200 OK", "Mcp-Session-Id: bad", "Last-Event-ID: 7")
+
+        stub = await self.stub(answer)
+        client = await self.client(stub.url, headers={"Mcp-Session-Id": "mine"})
+        for _ in range(3):
+            await client.call_tool("t")
+        for asked in stub.asked:
+            self.assertTrue(asked.line.startswith("POST "))
+            self.assertNotIn("mcp-session-id", asked.headers)
+            self.assertNotIn("last-event-id", asked.headers)
+            self.assertNotEqual(asked.body["method"], "initialize")
+
+    async def test_htp_04_hosts(self) -> None:
+        cases = {
+            "http://[::1]:8000/mcp": "[::1]:8000",
+            "https://example.com/mcp": "example.com",
+            "http://example.com:80/": "example.com:80",
+            "http://EXAMPLE.com:8080": "example.com:8080",
+            "http://bücher.example/": "xn--bcher-kva.example",
+        }
+        for url, host in cases.items():
+            head = HttpClient(url)._head("/", Request(1, "m", {}), 0).decode()
+            self.assertIn(f"\r\nHost: {host}\r\n", head)
+        for url in ("ftp://x/", "http:///mcp", "mcp", "http://u:p@host/mcp"):
+            with self.assertRaises(ValueError):
+                HttpClient(url)
+
+    async def test_the_url_is_used_as_given(self) -> None:
+        stub = await self.stub(result_of(content=[]))
+        base = f"http://127.0.0.1:{stub.port}"
+        paths = {"": "/", "/": "/", "/a?x=1&y=%20": "/a?x=1&y=%20", "/é": "/%C3%A9"}
+        for given, sent in paths.items():
+            client = await self.client(base + given)
+            await client.call_tool("t")
+            self.assertEqual(stub.asked[-1].line, f"POST {sent} HTTP/1.1")
+
+    @spec("http-17")
+    async def test_htp_06_both_content_types_with_parameters_in_any_case(self) -> None:
+        def answer(asked: Asked) -> bytes:
+            body = response(asked, content=[])
+            kind = asked.body["params"]["name"]
+            if "stream" in kind.lower():
+                return http_answer(b"data: " + body + b"\n\n", kind=kind)
+            return http_answer(body, kind=kind)
+
+        stub = await self.stub(answer)
+        client = await self.client(stub.url)
+        for kind in (
+            "application/json; charset=utf-8",
+            "Application/JSON",
+            "text/event-stream;charset=utf-8",
+            "Text/Event-Stream",
+        ):
+            await client.call_tool(kind)
+
+    async def test_htp_18_compressed_answers_are_named(self) -> None:
+        for kind in ("application/json", "text/event-stream"):
+            body = http_answer(b"\x1f\x8b", "200 OK", "Content-Encoding: gzip", kind=kind)
+            stub = await self.stub(lambda asked, body=body: body)
+            client = await self.client(stub.url)
+            with self.assertRaisesRegex(TransportError, "compressed .gzip"):
+                await client.call_tool("t")
+
+    async def test_htp_21_answers_that_are_none(self) -> None:
+        error = {"code": -32602, "message": "x"}
+        wrong = {"jsonrpc": "2.0", "id": 999, "result": complete(content=[])}
+        cases: dict[str, tuple[bytes, type[Exception], str]] = {
+            "202": (http_answer(b"", "202 Accepted"), TransportError, "202"),
+            "204": (b"HTTP/1.1 204 No\r\n\r\n", TransportError, "204"),
+            "empty": (http_answer(b""), TransportError, "200"),
+            "html": (http_answer(b"<p>", kind="text/html"), TransportError, "html"),
+            "502": (http_answer(b"<p>", "502 Bad", kind="text/html"), TransportError, "502"),
+            "array": (http_answer(b"[]"), TransportError, "200"),
+            "other id": (http_answer(encode(**wrong)), TransportError, "200"),
+            "nan": (http_answer(b'{"id":1,"result":NaN}'), TransportError, "200"),
+            "not http": (b"SSH-2.0-x\r\n\r\n\r\n", TransportError, "not HTTP"),
+            "bad length": (
+                b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+                TransportError,
+                "length",
+            ),
+            "error without id": (
+                http_answer(encode(jsonrpc="2.0", error=error), "400 Bad"),
+                RemoteError,
+                "x",
+            ),
+        }
+        for name, (answer, kind, words) in cases.items():
+            with self.subTest(name):
+                stub = await self.stub(lambda asked, answer=answer: answer)
+                client = await self.client(stub.url)
+                with self.assertRaisesRegex(kind, words):
+                    await self.soon(client.call_tool("t"))
+                stub.answer = result_of(content=[])
+                await self.soon(client.call_tool("t"))
+
+    async def test_an_error_keeps_code_data_and_status(self) -> None:
+        error = {"code": -32601, "message": "no", "data": [1]}
+        stub = await self.stub(
+            lambda asked: http_answer(
+                encode(jsonrpc="2.0", id=str(asked.id), error=error), "404 Not Found"
+            )
+        )
+        client = await self.client(stub.url)
+        with self.assertRaises(RemoteError) as caught:
+            await client.request("x/y")
+        found = caught.exception
+        self.assertEqual(
+            (found.code, found.message, found.data, found.status),
+            (-32601, "no", [1], 404),
+        )
+
+    async def test_htp_22_redirects_stay_within_the_origin(self) -> None:
+        def answer(asked: Asked) -> bytes:
+            path = asked.line.split()[1]
+            if path == "/end?x=1":
+                return http_answer(response(asked, content=[]))
+            status, location = moves[path]
+            return http_answer(b"moved", f"{status} Moved", f"Location: {location}")
+
+        stub = await self.stub(answer)
+        other = await self.stub(result_of(content=[]))
+        moves = {
+            "/307": ("307", "/end?x=1"),
+            "/308": ("308", "end?x=1"),
+            "/same": ("308", f"http://127.0.0.1:{stub.port}/end?x=1"),
+            "/loop": ("307", "/loop"),
+            "/301": ("301", "/end?x=1"),
+            "/302": ("302", "/end?x=1"),
+            "/303": ("303", "/end?x=1"),
+            "/other": ("307", other.url),
+            "/scheme": ("307", f"https://127.0.0.1:{stub.port}/end?x=1"),
+            "/name": ("307", f"http://localhost:{stub.port}/end?x=1"),
+            "/none": ("307", ""),
+        }
+        base = f"http://127.0.0.1:{stub.port}"
+        headers = {"Authorization": "Bearer secret"}
+        for path in ("/307", "/308", "/same"):
+            client = await self.client(base + path, headers=headers)
+            await client.call_tool("t", {"a": 1})
+            last = stub.asked[-1]
+            self.assertEqual(last.line, "POST /end?x=1 HTTP/1.1")
+            self.assertEqual(last.body["params"]["arguments"], {"a": 1})
+            self.assertEqual(last.headers["authorization"], "Bearer secret")
+        for path in ("/loop", "/301", "/302", "/303", "/other", "/scheme", "/name"):
+            with self.subTest(path):
+                client = await self.client(base + path, headers=headers)
+                with self.assertRaises(TransportError) as caught:
+                    await client.call_tool("t")
+                self.assertEqual(caught.exception.status, int(moves[path][0]))
+        self.assertEqual(other.asked, [])
+        loops = [asked for asked in stub.asked if "/loop" in asked.line]
+        self.assertEqual(len(loops), mcp_ref.REDIRECTS + 1)
+
+    async def test_connections_are_kept_and_reused(self) -> None:
+        stub = await self.stub(result_of(content=[]))
+        client = await self.client(stub.url)
+        for _ in range(5):
+            await client.call_tool("t")
+        self.assertEqual(stub.connections, 1)
+        await asyncio.gather(*(client.call_tool("t") for _ in range(5)))
+        self.assertGreater(stub.connections, 1)
+        before = stub.connections
+        await asyncio.gather(*(client.call_tool("t") for _ in range(before)))
+        self.assertEqual(stub.connections, before)
+
+    async def test_connections_are_not_kept_when_the_server_says_so(self) -> None:
+        stub = await self.stub(
+            lambda asked: http_answer(response(asked), "200 OK", "Connection: close")
+        )
+        client = await self.client(stub.url)
+        for _ in range(3):
+            await client.request("x/y")
+        self.assertEqual(stub.connections, 3)
+
+    async def test_idle_connections_are_given_up_before_the_server_does(self) -> None:
+        now = [0.0]
+        stub = await self.stub(result_of())
+        transport = HttpClient(stub.url, clock=lambda: now[0])
+        self.enter.push_async_callback(transport.aclose)
+        await self.ask(transport)
+        now[0] += mcp_ref.IDLE_SECONDS + 1
+        await self.ask(transport)
+        self.assertEqual(stub.connections, 2)
+
+    async def test_only_what_reads_is_repeated_on_a_closed_connection(self) -> None:
+        def answer(asked: Asked) -> bytes | None:
+            if asked.body["params"].get("cut") and asked.writer in seen:
+                asked.writer.transport.abort()
+                return None
+            seen.add(asked.writer)
+            return http_answer(response(asked))
+
+        seen: set[Any] = set()
+        stub = await self.stub(answer)
+        transport = HttpClient(stub.url)
+        self.enter.push_async_callback(transport.aclose)
+        await self.ask(transport, "tools/list")
+        await self.ask(transport, "tools/list", cut=True)
+        self.assertEqual(stub.methods, ["tools/list"] * 3)
+        with self.assertRaises(TransportError):
+            await self.ask(transport, "tools/call", cut=True)
+        self.assertEqual(stub.methods.count("tools/call"), 1)
+
+    async def test_can_01_giving_up_closes_the_connection(self) -> None:
+        for start in (b"", stream(b": x\n\n"), b"HTTP/1.1 200 OK\r\n"):
+            stub = await self.stub(lambda asked, start=start: start)
+            client = await self.client(stub.url)
+            call = asyncio.create_task(client.call_tool("sleep", timeout=None))
+            while not stub.asked:
+                await asyncio.sleep(0.001)
+            call.cancel()
+            await asyncio.wait([call])
+            self.assertTrue(call.cancelled())
+            await self.soon(stub.closed.wait())
+            stub.answer = result_of(content=[])
+            await client.call_tool("t")
+            # http-23: no notification is sent, closing says it
+            self.assertEqual(stub.methods, ["tools/call"] * 2)
+            stub.answer = lambda asked, start=start: start
+            stub.closed.clear()
+            with self.assertRaises(TimeoutError):
+                await client.call_tool("sleep", timeout=0.03)
+            await self.soon(stub.closed.wait())
+
+    @spec("http-20")
+    async def test_sse_01_sse_06_noise_on_a_stream_is_ignored(self) -> None:
+        notes: list[JSON] = []
+
+        def answer(asked: Asked) -> bytes:
+            progress = notice("progress", progressToken=asked.id, progress=1)
+            request = encode(jsonrpc="2.0", id=asked.id, method="roots/list")
+            other = encode(jsonrpc="2.0", id=999, result={"wrong": 1})
+            return stream(
+                b": keepalive\n\n:\r\n\r\ndata:\n\nevent: ping\ndata: {}\n\n",
+                b"data: ping\n\nid: 1\nretry: 3000\n\nevent: endpoint\ndata: /m\n\n",
+                b"data: \xff\n\ndata: [1]\n\nData: {}\n\nfoo: bar\n\n",
+                b'data: {"method": ["x"]}\n\ndata: {"method": 5, "id": 1}\n\n',
+                b"event: odd\ndata: " + response(asked, wrong=1) + b"\n\n",
+                b"data: " + request + b"\n\ndata: " + other + b"\n\n",
+                b"data: " + encode(**progress) + b"\r\n\r\n",
+                b"event: message\ndata: " + response(asked, content=[]) + b"\n\n",
+            )
+
+        stub = await self.stub(answer)
+        client = await self.client(stub.url)
+        with self.assertLogs("mcp_ref", "INFO"):
+            reply = await client.call_tool("t", on_progress=notes.append)
+        self.assertNotIn("wrong", reply)
+        self.assertEqual(len(notes), 1)
+        self.assertEqual(len(stub.asked), 1)
+
+    async def test_sse_04_a_stream_that_ends_early_fails_the_call(self) -> None:
+        progress = event(**notice("progress", progressToken=1, progress=1))
+        cases = {
+            "FIN": (stream(progress), False),
+            "RST": (stream(progress), True),
+            "no last chunk": (chunked_answer(progress, end=b""), False),
+            "cut chunk": (chunked_answer(progress, end=b"ff\r\nabc"), False),
+            "cut event": (stream(b'data: {"jsonrpc"'), False),
+            "last chunk": (chunked_answer(progress), False),
+            "unfinished event": (
+                stream(b'data: {"jsonrpc":"2.0","id":1,"result":{}}\n'),
+                False,
+            ),
+        }
+        for name, (data, reset) in cases.items():
+
+            async def answer(asked: Asked, data: bytes = data, r: bool = reset) -> None:
+                asked.writer.write(data)
+                await asked.writer.drain()
+                if r:
+                    await asyncio.sleep(0.02)
+                    asked.writer.transport.abort()
+                asked.writer.close()
+
+            with self.subTest(name):
+                stub = await self.stub(answer)
+                client = await self.client(stub.url)
+                with self.assertRaises(TransportError):
+                    await self.soon(client.call_tool("t"))
+                self.assertEqual(len(stub.asked), 1, "silently run again")
+
+    async def test_sse_05_a_stream_that_stays_open_does_not_hold_the_call(self) -> None:
+        late = event(**notice("progress", progressToken=1, progress=2))
+
+        async def answer(asked: Asked) -> None:
+            asked.writer.write(stream(b"data: " + response(asked) + b"\n\n" + late))
+
+        notes: list[JSON] = []
+        stub = await self.stub(answer)
+        client = await self.client(stub.url)
+        await self.soon(client.request("x/y", on_progress=notes.append), 1.0)
+        self.assertEqual(notes, [])
+
+    async def test_a_stream_that_ends_gives_its_connection_back(self) -> None:
+        stub = await self.stub(
+            lambda asked: chunked_answer(b"data: " + response(asked) + b"\n\n")
+        )
+        client = await self.client(stub.url)
+        for _ in range(3):
+            await client.request("x/y")
+            while client._transport._draining:
+                await asyncio.sleep(0.001)
+        self.assertEqual(stub.connections, 1)
+
+    async def test_chunks_trailers_interim_answers_and_endless_bodies(self) -> None:
+        json_head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+        def cut(body: bytes) -> bytes:
+            return b"".join(b"1;x=y\r\n" + bytes([one]) + b"\r\n" for one in body)
+
+        shapes: dict[str, Callable[[bytes], bytes]] = {
+            "chunks": lambda body: (
+                json_head
+                + b"Transfer-Encoding: chunked\r\n\r\n"
+                + cut(body)
+                + b"0\r\nX-Trailer: 1\r\n\r\n"
+            ),
+            "interim": lambda body: (
+                b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\n"
+                + http_answer(body)
+            ),
+        }
+        for name, shape in shapes.items():
+            with self.subTest(name):
+                stub = await self.stub(
+                    lambda asked, shape=shape: shape(response(asked, content=[]))
+                )
+                client = await self.client(stub.url)
+                for _ in range(2):
+                    await self.soon(client.call_tool("t"))
+                self.assertEqual(stub.connections, 1)
+
+        def ends(asked: Asked) -> None:
+            asked.writer.write(json_head + b"\r\n" + response(asked, content=[]))
+            asked.writer.close()
+
+        stub = await self.stub(ends)
+        client = await self.client(stub.url)
+        await self.soon(client.call_tool("t"))
+
+    async def test_answers_are_bounded(self) -> None:
+        big = b"x" * 2000
+        lengthy = http_answer(big)
+        endless = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + big
+        pieces = chunked_answer(big).replace(b"text/event-stream", b"application/json")
+        event_ = stream(b"data: " + big)
+        header = b"HTTP/1.1 200 OK\r\nX: " + b"y" * (mcp_ref.HEADER_LIMIT + 1)
+        for answer in (lengthy, endless, pieces, event_, header):
+            stub = await self.stub(lambda asked, answer=answer: answer)
+            transport = HttpClient(stub.url, limit=1000)
+            self.enter.push_async_callback(transport.aclose)
+            with self.assertRaises(TransportError):
+                await self.ask(transport)
+
+    async def test_a_refusal_before_the_body_was_read_is_seen(self) -> None:
+        ended = asyncio.Event()
+
+        async def refuse(reader: Any, writer: Any) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(http_answer(b"too large", "413 Too Large", kind="text/plain"))
+            with contextlib.suppress(ConnectionError):
+                while await reader.read(1 << 16):
+                    pass
+            writer.close()
+            ended.set()
+
+        server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+        self.addCleanup(server.close)
+        port = server.sockets[0].getsockname()[1]
+        client = await self.client(f"http://127.0.0.1:{port}/")
+        with self.assertRaisesRegex(TransportError, "413"):
+            await self.soon(client.call_tool("t", {"a": "x" * 30_000_000}))
+        await self.soon(ended.wait())
+
+    async def test_can_09_failures_are_one_flat_exception(self) -> None:
+        with self.assertRaisesRegex(ConnectionError, "127.0.0.1:1: ") as caught:
+            await Client("http://127.0.0.1:1/mcp").discover()
+        self.assertIs(type(caught.exception), TransportError)
+
+    async def test_headers_that_cannot_be_sent_are_refused(self) -> None:
+        stub = await self.stub(result_of(content=[]))
+        for bad in (
+            {"X": "a\r\nY: b"},
+            {"X": "é"},
+            {"a b": "x"},
+            {"": "x"},
+            {"X": "\0"},
+        ):
+            client = await self.client(stub.url, headers=bad)
+            with self.assertRaisesRegex(ValueError, "cannot be sent"):
+                await client.call_tool("t")
+        self.assertEqual(stub.asked, [])
+
+    async def test_headers_per_client_and_per_call(self) -> None:
+        stub = await self.stub(result_of(content=[]))
+        client = await self.client(
+            HttpClient(stub.url, headers={"X-One": "1"}), headers={"X-Two": "2"}
+        )
+        await client.call_tool("t")
+        await client.call_tool("t", headers={"X-Three": "3", "Content-Length": "9"})
+        found = [
+            {k: v for k, v in asked.headers.items() if k.startswith("x-")}
+            for asked in stub.asked
+        ]
+        self.assertEqual(
+            found, [{"x-one": "1", "x-two": "2"}, {"x-one": "1", "x-three": "3"}]
+        )
+
+    # --- x-mcp-header -----------------------------------------------------------------
+
+    TOOL = {
+        "name": "q",
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "region": {"type": "string", "x-mcp-header": "Region"},
+                "on": {"type": "boolean", "x-mcp-header": "On"},
+                "n": {"type": "integer", "x-mcp-header": "N"},
+                "plain": {"type": "string"},
+                "deep": {
+                    "type": "object",
+                    "properties": {"x": {"type": "string", "x-mcp-header": "Deep"}},
+                },
+            },
+        },
+    }
+
+    def tools(self, *tools: JSON) -> Callable[[Asked], bytes]:
+        def answer(asked: Asked) -> bytes:
+            if asked.body["method"] == "tools/list":
+                return http_answer(response(asked, tools=list(tools), ttlMs=60_000))
+            return http_answer(response(asked, content=[]))
+
+        return answer
+
+    @spec("http-35", "http-36", "http-56", "http-62", "http-63", "http-64")
+    async def test_xmh_02_annotated_arguments_are_mirrored(self) -> None:
+        cases: list[tuple[JSON, JSON]] = [
+            ({"region": None, "plain": "p"}, {}),
+            ({}, {}),
+            ({"on": True, "n": -7}, {"on": "true", "n": "-7"}),
+            (
+                {"on": False, "n": 0, "region": ""},
+                {"on": "false", "n": "0", "region": ""},
+            ),
+            ({"region": "us west"}, {"region": "us west"}),
+            ({"region": "Hello, 世界"}, {"region": "=?base64?SGVsbG8sIOS4lueVjA==?="}),
+            ({"region": "a\nb"}, {"region": "=?base64?YQpi?="}),
+            ({"region": "\tx"}, {"region": "=?base64?CXg=?="}),
+            ({"deep": {"x": "y"}}, {"deep": "y"}),
+            ({"deep": {}}, {}),
+            ({"deep": None}, {}),
+            ({"deep": 5}, {}),
+            ({"n": 42.0}, {"n": "42"}),
+            ({"n": 2**53 - 1}, {"n": "9007199254740991"}),
+        ]
+        stub = await self.stub(self.tools(self.TOOL))
+        client = await self.client(stub.url)
+        await client.list_tools()
+        for arguments, headers in cases:
+            with self.subTest(arguments):
+                await client.call_tool("q", arguments)
+                asked = stub.asked[-1]
+                found = {
+                    key.removeprefix("mcp-param-"): value
+                    for key, value in asked.headers.items()
+                    if key.startswith("mcp-param-")
+                }
+                self.assertEqual(found, headers)
+                self.assertEqual(asked.body["params"]["arguments"], arguments)
+
+    @spec("http-42")
+    async def test_integers_beyond_the_safe_range_are_refused(self) -> None:
+        # C7
+        stub = await self.stub(self.tools(self.TOOL))
+        client = await self.client(stub.url)
+        await client.list_tools()
+        for number in (2**53, -(2**53)):
+            with self.assertRaisesRegex(ValueError, "2..53"):
+                await client.call_tool("q", {"n": number})
+        self.assertEqual(stub.methods, ["tools/list"])
+
+    @spec("http-45", "http-46", "http-47", "tools-29", "tools-30", "tools-31")
+    async def test_xmh_01_tools_with_illegal_annotations_are_left_out(self) -> None:
+        # C7
+        def tool(name: str, **schema: JSON) -> JSON:
+            return {"name": name, "inputSchema": {"type": "object", **schema}}
+
+        one = {"type": "string", "x-mcp-header": "A"}
+        bad: list[JSON] = [
+            tool(f"bad{n}", properties={"p": {"type": "string", "x-mcp-header": value}})
+            for n, value in enumerate(
+                ["", "a b", "a:b", "x\r\nE: 1", "ä", 5, None, "\t"]
+            )
+        ]
+        bad += [
+            tool(f"type{n}", properties={"p": {"type": kind, "x-mcp-header": "A"}})
+            for n, kind in enumerate(["number", "object", "array", "null", None])
+        ]
+        upper = {"type": "string", "x-mcp-header": "a"}
+        bad += [
+            tool("twice", properties={"p": one, "q": upper}),
+            tool("items", properties={"p": {"type": "array", "items": one}}),
+            tool("anyOf", anyOf=[{"properties": {"p": one}}]),
+            tool("if", **{"if": {"properties": {"p": one}}}),
+            tool("defs", **{"$defs": {"x": {"properties": {"p": one}}}}),
+            tool("pattern", patternProperties={"p": one}),
+            {"inputSchema": {}},
+            "not even a tool",
+        ]
+        good = tool("good", properties={"p": one}, default={"x-mcp-header": 1})
+        stub = await self.stub(self.tools(*bad, good, *bad))
+        client = await self.client(stub.url)
+        with self.assertLogs("mcp_ref", "WARNING") as logs:
+            found = await client.list_tools()
+        self.assertEqual([one["name"] for one in found], ["good"])
+        self.assertEqual(len(logs.output), 2 * len(bad))
+        self.assertIn("'twice'", "".join(logs.output))
+
+    @spec("http-57")
+    async def test_xmh_05_a_header_mismatch_lists_again_and_retries_once(self) -> None:
+        error = {"code": -32020, "message": "Header mismatch"}
+
+        def answer(asked: Asked) -> bytes:
+            if asked.body["method"] == "tools/list":
+                return http_answer(response(asked, tools=[self.TOOL], ttlMs=60_000))
+            if "mcp-param-region" in asked.headers and not stubborn:
+                return http_answer(response(asked, content=[]))
+            return http_answer(encode(jsonrpc="2.0", id=asked.id, error=error), "400 Bad")
+
+        stubborn = False
+        for prepare in (False, True):
+            stub = await self.stub(answer)
+            client = await self.client(stub.url)
+            if prepare:  # cached definitions are no excuse
+                await client.list_tools()
+                client._tools.clear()
+            await client.call_tool("q", {"region": "us"})
+            calls = ["tools/call", "tools/list", "tools/call"]
+            self.assertEqual(stub.methods, ["tools/list"] * prepare + calls)
+            ids = [asked.id for asked in stub.asked]
+            self.assertEqual(len(set(ids)), len(ids))
+        stubborn = True
+        stub = await self.stub(answer)
+        client = await self.client(stub.url)
+        with self.assertRaisesRegex(RemoteError, "Header mismatch"):
+            await client.call_tool("q", {"region": "us"})
+        self.assertEqual(stub.methods, calls)
+
+    # --- authorization ----------------------------------------------------------------
+
+    @spec("auth-discovery-06", "auth-37", "auth-38", "auth-39")
+    async def test_the_auth_hook_sees_challenges_and_supplies_headers(self) -> None:
+        # C16: in every request, never in the query
+        def answer(asked: Asked) -> bytes:
+            token = asked.headers.get("authorization")
+            if token is None:
+                return http_answer(b"", "401 No", 'WWW-Authenticate: Bearer scope="a b"')
+            if token == "Bearer 1":
+                field = 'WWW-Authenticate: Bearer error="insufficient_scope"'
+                return http_answer(b"", "403 No", field)
+            return http_answer(response(asked, content=[]))
+
+        seen: list[Any] = []
+
+        async def auth(challenges: Any, status: int) -> Any:
+            seen.append((status, challenges[0].scheme, challenges[0].params))
+            return {"Authorization": f"Bearer {len(seen)}"}
+
+        stub = await self.stub(answer)
+        client = await self.client(HttpClient(stub.url, auth=auth))
+        await client.call_tool("t")
+        await client.call_tool("t")
+        await client.read_resource("note://a")
+        self.assertEqual(
+            seen,
+            [
+                (401, "bearer", {"scope": "a b"}),
+                (403, "bearer", {"error": "insufficient_scope"}),
+            ],
+        )
+        tokens = [asked.headers.get("authorization") for asked in stub.asked]
+        self.assertEqual(tokens, [None, "Bearer 1", *["Bearer 2"] * 3])
+        for asked in stub.asked:
+            self.assertNotIn("?", asked.line)
+            self.assertNotIn("Bearer", json.dumps(asked.body))
+
+    async def test_the_auth_hook_may_give_up_and_is_bounded(self) -> None:
+        async def give_up(challenges: Any, status: int) -> None:
+            calls.append(challenges)
+
+        async def insist(challenges: Any, status: int) -> Any:
+            calls.append(challenges)
+            return {"Authorization": "Bearer x"}
+
+        calls: list[Any] = []
+        for auth, times in ((None, 0), (give_up, 1), (insist, mcp_ref.AUTH_ROUNDS)):
+            calls.clear()
+            stub = await self.stub(lambda asked: http_answer(b"", "401 No"))
+            client = await self.client(HttpClient(stub.url, auth=auth))
+            with self.assertRaises(TransportError) as caught:
+                await client.call_tool("t")
+            self.assertEqual(caught.exception.status, 401)
+            self.assertEqual(calls, [[]] * times)
+
+    def test_aut_03_challenges(self) -> None:
+        # C19
+        cases: dict[str, list[Any]] = {
+            'Basic realm="a, b", bearer error="invalid_token",'
+            'resource_metadata=https://h/.well-known/x , scope="a b"': [
+                ("basic", {"realm": "a, b"}),
+                (
+                    "bearer",
+                    {
+                        "error": "invalid_token",
+                        "resource_metadata": "https://h/.well-known/x",
+                        "scope": "a b",
+                    },
+                ),
+            ],
+            'Bearer realm="say \\"hi\\"", Scope="x", resource_metadata="https://h/?s=e"': [
+                (
+                    "bearer",
+                    {
+                        "realm": 'say "hi"',
+                        "scope": "x",
+                        "resource_metadata": "https://h/?s=e",
+                    },
+                )
+            ],
+            "Bearer": [("bearer", {})],
+            "Negotiate abc==, Bearer a=b": [("negotiate", {}), ("bearer", {"a": "b"})],
+            "DPoP algs=ES256, Bearer": [("dpop", {"algs": "ES256"}), ("bearer", {})],
+            'Bearer scope = "x" , error= y': [("bearer", {"scope": "x", "error": "y"})],
+            'Bearer scope="1", scope="2"': [("bearer", {"scope": "1"})],
+            ", ,Bearer ,": [("bearer", {})],
+            'Bearer x="unclosed, Basic': [("bearer", {"x": "unclosed, Basic"})],
+            "": [],
+            '="': [],
+        }
+        for text, found in cases.items():
+            self.assertEqual(
+                [tuple(one) for one in parse_challenges([text])], found, text
+            )
+        two = parse_challenges(['Basic realm="x"', "Bearer"])
+        self.assertEqual([one.scheme for one in two], ["basic", "bearer"])
+
+    # --- TLS and proxies --------------------------------------------------------------
+
+    CERTIFICATE = """\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgdmftZwgaCAXrF4PY
+Z7Gq/oF6FdEME6hsTziHppJsV6ahRANCAAR8WCXOre0gOhjytbZVsCxPI6AaDxaD
++NXL9rBvLxMNWQL18ghjl3NY3hD4lSCxhFaXyasGz8SO4OZgefBWRNua
+-----END PRIVATE KEY-----
+-----BEGIN CERTIFICATE-----
+MIIBZzCCAQ2gAwIBAgIBATAKBggqhkjOPQQDAjAUMRIwEAYDVQQDDAlsb2NhbGhv
+c3QwIBcNMjAwMTAxMDAwMDAwWhgPMjA5OTEyMzEwMDAwMDBaMBQxEjAQBgNVBAMM
+CWxvY2FsaG9zdDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABHxYJc6t7SA6GPK1
+tlWwLE8joBoPFoP41cv2sG8vEw1ZAvXyCGOXc1jeEPiVILGEVpfJqwbPxI7g5mB5
+8FZE25qjTjBMMBoGA1UdEQQTMBGCCWxvY2FsaG9zdIcEfwAAATAPBgNVHRMBAf8E
+BTADAQH/MB0GA1UdDgQWBBT1oTceMHXlLjRa4Z0aEATlqw4LvDAKBggqhkjOPQQD
+AgNIADBFAiEArxILesP6F7JZBx0auunWi/Fpb7Xl7KFj6cvssLOauhgCIG6mQGv6
+t0sxqzAdAYzcWLuEXduqmje/eOGSxhfn0WMy
+-----END CERTIFICATE-----
+"""  # of localhost and 127.0.0.1, signed by itself, for these tests only
+
+    def tls(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        """Contexts for a server with the certificate and for one that trusts it."""
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+            file.write(self.CERTIFICATE)
+            file.flush()
+            server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            server.load_cert_chain(file.name)
+            return server, ssl.create_default_context(cafile=file.name)
+
+    async def test_tls_is_verified(self) -> None:
+        server, trusting = self.tls()
+        stub = await self.stub(result_of(content=[]), server)
+        client = await self.client(HttpClient(stub.url, tls=trusting))
+        await client.call_tool("t")
+        client = await self.client(stub.url)
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        with self.assertRaisesRegex(TransportError, "certificate"):
+            await client.call_tool("t")
+        self.assertEqual(len(stub.asked), 1)
+
+    async def test_htp_32_proxies_come_from_the_environment(self) -> None:
+        set_ = {
+            "HTTP_PROXY": "http://127.0.0.1:9",
+            "HTTPS_PROXY": "http://u:p@127.0.0.1:9",
+        }
+        cases = [
+            ("http://127.0.0.1:8/", set_, None),
+            ("http://localhost/", set_, None),
+            ("http://[::1]/", set_, None),
+            ("http://h.example/", {}, None),
+            ("http://h.example/", set_, 9),
+            ("https://h.example/", set_, 9),
+            ("https://h.example/", {"HTTP_PROXY": "http://127.0.0.1:9"}, None),
+            ("https://h.example/", set_ | {"NO_PROXY": "h.example"}, None),
+            ("https://h.example/", set_ | {"NO_PROXY": ".example,x"}, None),
+            ("https://h.example:1/", set_ | {"no_proxy": "*"}, None),
+        ]
+        for url, environment, port in cases:
+            with (
+                self.subTest(url, **environment),
+                unittest.mock.patch.dict(os.environ, environment, clear=True),
+            ):
+                proxy = HttpClient(url)._proxy
+                self.assertEqual(None if proxy is None else proxy.port, port)
+        socks = {"HTTPS_PROXY": "socks5://127.0.0.1:9"}
+        with unittest.mock.patch.dict(os.environ, socks, clear=True):
+            with self.assertRaisesRegex(TransportError, "socks5"):
+                HttpClient("https://h.example/")
+
+    async def test_http_goes_through_a_proxy_with_the_whole_url(self) -> None:
+        proxy = await self.stub(result_of(content=[]))
+        environment = {"HTTP_PROXY": f"http://u:p%40@127.0.0.1:{proxy.port}"}
+        with unittest.mock.patch.dict(os.environ, environment, clear=True):
+            client = await self.client("http://h.example:81/mcp")
+            await client.call_tool("t")
+        asked = proxy.asked[0]
+        self.assertEqual(asked.line, "POST http://h.example:81/mcp HTTP/1.1")
+        self.assertEqual(asked.headers["host"], "h.example:81")
+        self.assertEqual(asked.headers["proxy-authorization"], "Basic dTpwQA==")
+
+    async def test_https_goes_through_a_tunnel(self) -> None:
+        server, trusting = self.tls()
+        stub = await self.stub(result_of(content=[]), server)
+        heads: list[bytes] = []
+        ended = asyncio.Event()
+
+        async def tunnel(reader: Any, writer: Any) -> None:
+            heads.append(await reader.readuntil(b"\r\n\r\n"))
+            if refuse:
+                writer.write(b"HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n")
+                writer.close()
+                return
+            onward = await asyncio.open_connection("127.0.0.1", stub.port)
+            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+
+            async def pump(source: Any, sink: Any) -> None:
+                with contextlib.suppress(ConnectionError):
+                    while data := await source.read(65536):
+                        sink.write(data)
+                sink.close()
+
+            await asyncio.gather(pump(reader, onward[1]), pump(onward[0], writer))
+            ended.set()
+
+        proxy = await asyncio.start_server(tunnel, "127.0.0.1", 0)
+        self.addCleanup(proxy.close)
+        port = proxy.sockets[0].getsockname()[1]
+        transport = HttpClient(f"https://localhost:{stub.port}/mcp", tls=trusting)
+        transport._proxy = mcp_ref.urllib.parse.urlsplit(f"http://u:p@127.0.0.1:{port}")
+        refuse = True
+        with self.assertRaisesRegex(TransportError, "407"):
+            await self.ask(transport)
+        refuse = False
+        client = await self.client(transport, headers={"Authorization": "Bearer s"})
+        await client.call_tool("t")
+        self.assertEqual(stub.asked[0].line, "POST /mcp HTTP/1.1")
+        self.assertTrue(heads[1].startswith(f"CONNECT localhost:{stub.port} ".encode()))
+        self.assertNotIn(b"Bearer", heads[1])
+        self.assertIn(b"Proxy-Authorization: Basic dTpw\r\n", heads[1])
+        self.assertNotIn("proxy-authorization", stub.asked[0].headers)
+        await client.aclose()
+        await self.soon(ended.wait())
+
+
+# --- Client: versions -----------------------------------------------------------------
+
+
+class ClientVersions(ClientCase):
+    """basic/versioning, server/discover"""
+
+    @spec("versioning-04", "discover-02", "stdio-16")
+    async def test_discover_comes_first_unless_switched_off(self) -> None:
+        peer = replies(discovered(instructions="hi"))
+        client = await self.client(peer, discover=True)
+        self.assertEqual(peer.methods, ["server/discover"])
+        self.assertEqual(client.server["instructions"], "hi")
+        peer = replies(complete())
+        await self.client(peer)
+        self.assertEqual(peer.methods, [])
+
+    @spec("base-51", "base-54", "elicitation-04", "roots-02", "sampling-06")
+    async def test_each_request_carries_version_capabilities_and_identity(self) -> None:
+        # C8, C9
+        peer = replies(complete())
+        client = await self.client(
+            peer,
+            on_elicit=lambda client, params: "decline",
+            on_url=lambda client, params: False,
+            on_sample=lambda client, params: None,
+            roots=[],
+            capabilities={"sampling": {"tools": {}}, "experimental": {"x": {}}},
+        )
+        for _ in range(2):
+            await client.request("x/y")
+        for request in peer.requests:
+            meta = request.params["_meta"]
+            self.assertEqual(meta[META_PROTOCOL_VERSION], "2026-07-28")
+            self.assertEqual(meta[META_CLIENT_INFO]["name"], "mcp_ref")
+            self.assertEqual(
+                meta[META_CLIENT_CAPABILITIES],
+                {
+                    "elicitation": {"form": {}, "url": {}},
+                    "sampling": {"tools": {}},
+                    "roots": {},
+                    "experimental": {"x": {}},
+                },
+            )
+        anonymous = await self.client(peer, info=None)
+        await anonymous.request("x/y")
+        meta = peer.requests[-1].params["_meta"]
+        self.assertNotIn(META_CLIENT_INFO, meta)
+        self.assertEqual(meta[META_CLIENT_CAPABILITIES], {})
+
+    LEGACY_ERRORS = (
+        {"code": -32601, "message": "Method not found"},
+        {"code": -32602, "message": "Invalid params"},
+        {"code": -32600, "message": "Invalid Request"},
+        {"code": -32000, "message": "not initialized"},
+        {"code": -32002, "message": "not initialized"},
+        {"code": 0, "message": "?"},
+        {"code": -32603, "message": "internal"},
+    )
+
+    @spec("stdio-17", "versioning-11")
+    async def test_era_01_any_unknown_error_is_an_earlier_revision(self) -> None:
+        for error in self.LEGACY_ERRORS:
+            with self.subTest(error["message"], code=error["code"]):
+                peer = Peer(
+                    lambda request, send, error=error: (
+                        {"jsonrpc": "2.0", "id": request.id, "error": error}
+                        if request.method == "server/discover"
+                        else {"protocolVersion": "2025-06-18", "capabilities": {}}
+                    )
+                )
+                with self.assertRaisesRegex(LegacyServer, "2025-06-18") as caught:
+                    await self.client(peer, discover=True)
+                self.assertEqual(caught.exception.versions, ("2025-06-18",))
+                self.assertEqual(peer.methods, ["server/discover", "initialize"])
+
+    async def test_era_01_modern_errors_are_not(self) -> None:
+        for error in (
+            mcp_ref.MissingRequiredClientCapability({"sampling": {}}),
+            mcp_ref.HeaderMismatch("x"),
+        ):
+            peer = replies(error)
+            with self.assertRaises(RemoteError) as caught:
+                await self.client(peer, discover=True)
+            self.assertEqual(caught.exception.code, error.code)
+            self.assertNotIn("initialize", peer.methods)
+
+    async def test_era_01_over_real_stdio_silence_included(self) -> None:
+        initialize = """
+            m = hear()
+            while m["method"] != "initialize":
+                m = hear()
+            say(id=m["id"], result={"protocolVersion": "2024-11-05"})
+            hear()
+        """
+        unknown = 'hear(); say(error={"code": -32600, "message": "what?"})\n'
+        for answer in ("", unknown):
+            code = textwrap.dedent(initialize)
+            transport = await self.stdio(answer + code)
+            with self.assertRaisesRegex(LegacyServer, "2024-11-05"):
+                await self.client(transport, discover=True, probe_timeout=0.5)
+
+    @spec("http-74", "http-75")
+    async def test_era_02_over_http(self) -> None:
+        def error(code: int) -> bytes:
+            return encode(jsonrpc="2.0", id=1, error={"code": code, "message": "m"})
+
+        versions = encode(
+            jsonrpc="2.0",
+            id=1,
+            error={
+                "code": -32022,
+                "message": "m",
+                "data": {"supported": ["2099-01-01"]},
+            },
+        )
+        field = "WWW-Authenticate: Bearer"
+        cases: dict[str, tuple[bytes, type[Exception], bool]] = {
+            "401": (http_answer(b"", "401 No", field), TransportError, False),
+            "403": (http_answer(error(403), "403 No"), RemoteError, False),
+            "429": (http_answer(error(429), "429 No"), RemoteError, False),
+            "503": (http_answer(error(503), "503 No"), RemoteError, False),
+            "500": (http_answer(error(-32603), "500 No"), RemoteError, False),
+            "502": (http_answer(b"<p>", "502 No", kind="text/html"), TransportError, False),
+            "400 modern": (http_answer(error(-32020), "400 No"), RemoteError, False),
+            "400 versions": (http_answer(versions, "400 No"), LegacyServer, False),
+            "400 empty": (http_answer(b"", "400 No"), LegacyServer, True),
+            "400 other": (http_answer(error(-32600), "400 No"), LegacyServer, True),
+            "404 page": (http_answer(b"<p>", "404 No", kind="text/html"), LegacyServer, True),
+            "404 unknown": (http_answer(error(-32601), "404 No"), LegacyServer, True),
+            "405": (http_answer(b"", "405 No"), LegacyServer, True),
+            "200 unknown": (http_answer(error(-32601)), LegacyServer, True),
+        }
+        for name, (answer, kind, initialize) in cases.items():
+            with self.subTest(name):
+
+                def reply(asked: Asked, answer: bytes = answer) -> bytes:
+                    if asked.body["method"] == "initialize":
+                        return http_answer(response(asked, protocolVersion="2025-11-25"))
+                    return answer
+
+                stub = await self.stub(reply)
+                with self.assertRaises(kind) as caught:
+                    await self.client(stub.url, discover=True)
+                self.assertIs(type(caught.exception), kind)
+                self.assertEqual("initialize" in stub.methods, initialize)
+                if initialize:
+                    self.assertIn("2025-11-25", str(caught.exception))
+        self.assertEqual(
+            mcp_ref.Client("http://127.0.0.1:1/")._looks_legacy(TimeoutError()), False
+        )
+
+    @spec("versioning-09")
+    async def test_the_era_is_remembered_until_asked_again(self) -> None:
+        peer = replies(mcp_ref.MethodNotFound("?"))
+        client = await self.client(peer)
+        for _ in range(3):
+            with self.assertRaises(LegacyServer):
+                await client.discover()
+        self.assertEqual(peer.methods, ["server/discover", "initialize"])
+        peer.script = lambda request, send: discovered()
+        await client.discover(refresh=True)
+        await client.discover()
+
+    async def test_a_bridge_slots_in_as_an_exchange(self) -> None:
+        def bridge(exchange: Any) -> Any:
+            async def bridged(request: Request, send: Any) -> JSON:
+                if request.method == "server/discover":
+                    return mcp_ref.result_response(request.id, discovered())
+                return await exchange(request._replace(params={}), send)
+
+            return bridged
+
+        peer = Peer(
+            lambda request, send: (
+                {"content": [{"type": "text", "text": "old"}]}
+                if request.method == "tools/call"
+                else {"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": "?"}}
+            )
+        )
+        client = await self.client(peer, discover=True, bridge=bridge)
+        self.assertEqual((await client.call_tool("t")).text, "old")
+
+    @spec("versioning-02")
+    async def test_an_unsupported_version_is_retried_once_with_a_common_one(
+        self,
+    ) -> None:
+        # C10
+        error = mcp_ref.UnsupportedProtocolVersion(["2025-11-25", "2026-07-28"], "?")
+        for method in ("server/discover", "tools/call"):
+            peer = replies(error, discovered(content=[]))
+            client = await self.client(peer)
+            await client.request(method)
+            self.assertEqual(peer.methods, [method] * 2)
+            self.assertNotEqual(peer.requests[0].id, peer.requests[1].id)
+        peer = replies(error)
+        with self.assertRaises(RemoteError):
+            await (await self.client(peer)).request("tools/call")
+        self.assertEqual(len(peer.requests), 2)
+
+    async def test_no_common_version_names_those_of_the_server(self) -> None:
+        error = mcp_ref.UnsupportedProtocolVersion(["2025-11-25", "2025-06-18"], "?")
+        for answer in (
+            error,
+            discovered(supportedVersions=["2025-11-25", "2025-06-18"]),
+        ):
+            client = await self.client(replies(answer))
+            with self.assertRaisesRegex(
+                LegacyServer, "2025-11-25, 2025-06-18"
+            ) as caught:
+                await client.discover()
+            self.assertEqual(caught.exception.versions, ("2025-11-25", "2025-06-18"))
+        client = await self.client(replies(complete()))
+        with self.assertRaises(InvalidResponse):
+            await client.discover()
+
+    @spec("base-13", "base-14")
+    async def test_era_06_result_types(self) -> None:
+        # C1, C2
+        for given in ({"content": []}, {"resultType": "complete", "content": []}):
+            client = await self.client(replies(given))
+            self.assertEqual(await client.call_tool("t"), given)
+        for kind in ("task", 5, None, "", ["complete"]):
+            client = await self.client(replies({"resultType": kind, "content": []}))
+            with self.assertRaisesRegex(InvalidResponse, "resultType"):
+                await client.call_tool("t")
+
+    @spec("base-12", "versioning-05")
+    async def test_extensions_add_result_types_and_capabilities(self) -> None:
+        extension = mcp_ref.Extension(
+            "com.example/tasks",
+            settings={"x": 1},
+            result_types=frozenset({"task"}),
+            names={"tasks/get": "taskId"},
+        )
+        peer = replies({"resultType": "task", "taskId": "1"})
+        client = await self.client(peer, extensions=[extension])
+        self.assertEqual((await client.request("tools/call"))["taskId"], "1")
+        capabilities = peer.requests[0].params["_meta"][META_CLIENT_CAPABILITIES]
+        self.assertEqual(capabilities, {"extensions": {"com.example/tasks": {"x": 1}}})
+        stub = await self.stub(result_of())
+        client = await self.client(stub.url, extensions=[extension])
+        await client.request("tasks/get", {"taskId": "é"})
+        self.assertEqual(stub.asked[0].headers["mcp-name"], "=?base64?w6k=?=")
+
+    @spec("discover-04")
+    async def test_era_07_server_info_is_optional(self) -> None:
+        for meta in ({}, {"_meta": {}}, {"_meta": None}, {"serverInfo": {"name": "x"}}):
+            client = await self.client(replies(discovered(**meta)), discover=True)
+            self.assertEqual(client.server.server_info, {})
+
+
+# --- Client: calls --------------------------------------------------------------------
+
+
+class ClientCalls(ClientCase):
+    """basic/patterns, server/tools"""
+
+    async def test_invalid_responses(self) -> None:
+        for answer in (
+            {"jsonrpc": "1.0", "id": 1, "result": {}},
+            {"jsonrpc": "2.0", "id": 1},
+            {"jsonrpc": "2.0", "id": 1, "result": []},
+            {"jsonrpc": "2.0", "id": 1, "error": "no"},
+        ):
+            client = await self.client(replies(answer))
+            with self.assertRaises(InvalidResponse):
+                await client.call_tool("t")
+
+    async def test_errors_carry_code_message_and_data(self) -> None:
+        client = await self.client(replies(mcp_ref.McpError("m", {"d": 1}, 7)))
+        with self.assertRaises(RemoteError) as caught:
+            await client.call_tool("t")
+        error = caught.exception
+        self.assertEqual((error.code, error.message, error.data), (7, "m", {"d": 1}))
+
+    @spec("resources-15", "base-23")
+    async def test_res_07_both_codes_mean_not_found(self) -> None:
+        for code, data, kind in (
+            (-32002, None, mcp_ref.NoSuchResource),
+            (-32602, {"uri": "note://a"}, mcp_ref.NoSuchResource),
+            (-32602, None, RemoteError),
+            (-32603, {"uri": "note://a"}, RemoteError),
+        ):
+            client = await self.client(replies(mcp_ref.McpError("m", data, code)))
+            with self.assertRaises(RemoteError) as caught:
+                await client.read_resource("note://a")
+            self.assertIs(type(caught.exception), kind)
+
+    async def test_replies_have_conveniences(self) -> None:
+        cases = [
+            ({"content": [{"type": "text", "text": "a"}, {"type": "image"}]}, "a"),
+            (
+                {
+                    "contents": [
+                        {"uri": "x", "text": "a"},
+                        {"uri": "x", "blob": ""},
+                        {"uri": "y", "text": "b"},
+                    ]
+                },
+                "a\nb",
+            ),
+            ({"messages": [{"role": "user", "content": {"text": "a"}}]}, "a"),
+            (
+                {
+                    "messages": [
+                        {"role": "user", "content": [{"text": "a"}, {"text": "b"}]}
+                    ]
+                },
+                "a\nb",
+            ),
+            ({"content": [{"type": "resource", "resource": {"text": "r"}}]}, "r"),
+            # OUT-08
+            ({"content": [{"type": "hologram", "data": "x"}, "odd", None]}, ""),
+            ({}, ""),
+            ({"content": None, "contents": 5, "messages": ["x", {}]}, ""),
+            ({"content": [{"resource": "x", "text": 5}], "_meta": []}, ""),
+        ]
+        for result, text in cases:
+            client = await self.client(replies(result))
+            reply = await client.call_tool("t")
+            self.assertEqual(reply.server_info, {})
+            self.assertEqual(reply.text, text)
+            self.assertEqual(reply, result)
+            self.assertFalse(reply.is_error)
+
+    async def test_out_04_falsy_structured_content_is_kept(self) -> None:
+        for value in (0, False, "", [], {}, None):
+            client = await self.client(replies(complete(structuredContent=value)))
+            reply = await client.call_tool("t")
+            self.assertEqual(reply.structured, value)
+            self.assertIs(type(reply.structured), type(value))
+            self.assertIn("structuredContent", reply)
+        client = await self.client(replies(complete()))
+        self.assertNotIn("structuredContent", await client.call_tool("t"))
+
+    def tool(self, output: JSON) -> JSON:
+        schema = {"type": "object"}
+        return {"name": "t", "inputSchema": schema, "outputSchema": output}
+
+    @spec("tools-39", "tools-41", "tools-43")
+    async def test_out_07_structured_results_are_checked(self) -> None:
+        output = {
+            "type": "object",
+            "required": ["n"],
+            "properties": {"n": {"type": "integer"}},
+        }
+        for result, good in (
+            (complete(structuredContent={"n": 1}), True),
+            (complete(structuredContent={"n": "x"}), False),
+            (complete(content=[]), False),
+            (complete(isError=True, content=[{"type": "text", "text": "no"}]), True),
+        ):
+            peer = replies(complete(tools=[self.tool(output)]), result)
+            client = await self.client(peer)
+            await client.list_tools()
+            if good:
+                self.assertEqual(await client.call_tool("t"), result)
+                continue
+            with self.assertRaisesRegex(InvalidResponse, "outputSchema") as caught:
+                await client.call_tool("t")
+            self.assertEqual(caught.exception.result, result)
+            lenient = await self.client(
+                replies(complete(tools=[self.tool(output)]), result), validate=False
+            )
+            await lenient.list_tools()
+            await lenient.call_tool("t")
+
+    @spec("base-38", "base-41")
+    async def test_tol_14_tol_15_schemas_that_cannot_be_used(self) -> None:
+        stub = await self.stub(lambda asked: b"")
+        deep: JSON = {"type": "string"}
+        for _ in range(400):
+            deep = {"properties": {"a": deep}}
+        for output in (
+            {"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 0},
+            {"$schema": "https://example.com/unknown"},
+            {"$ref": stub.url},
+            {"$ref": "file:///etc/passwd"},
+            {"$ref": "#/$defs/missing"},
+            {"type": 5},
+            deep,
+        ):
+            peer = replies(
+                complete(tools=[self.tool(output)]), complete(structuredContent={})
+            )
+            client = await self.client(peer)
+            await client.list_tools()
+            with contextlib.suppress(InvalidResponse):
+                await client.call_tool("t")
+        self.assertEqual(stub.connections, 0)
+
+    async def test_tol_16_hostile_input_schemas_only_cost_the_tool(self) -> None:
+        deep: JSON = {}
+        for _ in range(5000):
+            deep = {"properties": {"a": deep}}
+        tools = [{"name": "deep", "inputSchema": deep}, self.tool(None)]
+        client = await self.client(replies(complete(tools=tools)))
+        with self.assertLogs("mcp_ref", "WARNING"):
+            found = await client.list_tools()
+        self.assertEqual([tool["name"] for tool in found], ["t"])
+
+    @spec("cancellation-06", "cancellation-07", "cancellation-08")
+    async def test_timeouts_per_call_and_per_client(self) -> None:
+        async def hang(request: Request, send: Any) -> JSON:
+            await asyncio.Event().wait()
+
+        peer = Peer(hang)
+        client = await self.client(peer, timeout=0.01)
+        with self.assertRaisesRegex(TimeoutError, "tools/call"):
+            await client.call_tool("t")
+        slow = await self.client(peer)
+        with self.assertRaisesRegex(TimeoutError, "resources/read"):
+            await slow.read_resource("x", timeout=0.01)
+        self.assertEqual(len(peer.cancelled), 2)
+        call = asyncio.create_task(slow.call_tool("t", timeout=None))
+        await asyncio.sleep(0.03)
+        call.cancel()
+        await asyncio.wait([call])
+        self.assertTrue(call.cancelled())
+        self.assertEqual(len(peer.cancelled), 3)
+
+    @spec("cancellation-09", "cancellation-10")
+    async def test_can_07_progress_extends_the_timeout_up_to_a_maximum(self) -> None:
+        async def steps(request: Request, send: Any) -> JSON:
+            token = request.params["_meta"].get("progressToken")
+            for step in itertools.count():
+                await asyncio.sleep(0.01)
+                if token is not None:
+                    await send(notice("progress", progressToken=token, progress=step))
+
+        peer = Peer(steps)
+        client = await self.client(peer)
+
+        async def lasts(**options: Any) -> float:
+            start = time.monotonic()
+            with self.assertRaises(TimeoutError):
+                await client.call_tool("t", timeout=0.04, **options)
+            return time.monotonic() - start
+
+        self.assertGreaterEqual(await lasts(max_timeout=0.2), 0.19)
+        async with asyncio.timeout(100) as deadline:
+            now = asyncio.get_running_loop().time()
+            mcp_ref._extend(deadline, 300, now + 200)
+            self.assertAlmostEqual(deadline.when() or 0, now + 200)
+            mcp_ref._extend(deadline, 300, now + 100)
+            self.assertAlmostEqual(deadline.when() or 0, now + 200)
+        self.assertLess(await lasts(on_progress=lambda params: None), 0.15)
+        self.assertLess(await lasts(max_timeout=0.01), 0.15)
+
+    @spec("progress-03")
+    async def test_progress_and_log_messages_reach_their_callbacks(self) -> None:
+        async def script(request: Request, send: Any) -> JSON:
+            meta = request.params["_meta"]
+            token = meta["progressToken"]
+            await send(notice("progress", progressToken=token, progress=1))
+            await send(notice("message", level=meta[META_LOG_LEVEL], data="x"))
+            await send(notice("unheard/of"))
+            await send({"jsonrpc": "2.0", "method": ["x"], "params": "y"})
+            await send(notice("resources/updated") | {"params": [1]})
+            return complete()
+
+        seen: list[JSON] = []
+
+        async def later(params: JSON) -> None:
+            await asyncio.sleep(0)
+            seen.append(params)
+
+        peer = Peer(script)
+        client = await self.client(peer, on_log=seen.append, log_level="debug")
+        await asyncio.gather(
+            *(client.call_tool("t", on_progress=later) for _ in range(3))
+        )
+        tokens = {one["progressToken"] for one in seen if "progressToken" in one}
+        self.assertEqual(len(tokens), 3)
+        self.assertEqual([one["data"] for one in seen if "data" in one], ["x"] * 3)
+        await client.call_tool("t", log_level="error", on_progress=later)
+        self.assertEqual(seen[-1]["level"], "error")
+
+    async def test_nothing_is_asked_for_that_nobody_hears(self) -> None:
+        peer = replies(complete())
+        client = await self.client(peer)
+        await client.call_tool("t", {"a": 1}, meta={"traceparent": "00-1-2-01"})
+        meta = peer.requests[0].params["_meta"]
+        self.assertEqual(meta["traceparent"], "00-1-2-01")
+        self.assertNotIn("progressToken", meta)
+        self.assertNotIn(META_LOG_LEVEL, meta)
+        with contextlib.suppress(KeyError):
+            await client.call_tool("t", meta={META_PROTOCOL_VERSION: "1"})
+        meta = peer.requests[1].params["_meta"]
+        self.assertEqual(meta[META_PROTOCOL_VERSION], "2026-07-28")
+
+    async def test_the_parameters_of_each_method(self) -> None:
+        peer = replies(complete())
+        client = await self.client(peer)
+        await client.call_tool("t")
+        await client.get_prompt("p", {"a": "b"})
+        await client.complete("p", "a", "v")
+        await client.complete("note://{x}", "x", "v", {"y": "z"})
+        await client.complete({"type": "ref/prompt", "name": "q"}, "a", "")
+        await client.request("com.example/thing", {"x": None})
+        found = [
+            {key: value for key, value in request.params.items() if key != "_meta"}
+            for request in peer.requests
+        ]
+        argument = {"name": "a", "value": "v"}
+        self.assertEqual(
+            found,
+            [
+                {"name": "t", "arguments": {}},
+                {"name": "p", "arguments": {"a": "b"}},
+                {"ref": {"type": "ref/prompt", "name": "p"}, "argument": argument},
+                {
+                    "ref": {"type": "ref/resource", "uri": "note://{x}"},
+                    "argument": {"name": "x", "value": "v"},
+                    "context": {"arguments": {"y": "z"}},
+                },
+                {
+                    "ref": {"type": "ref/prompt", "name": "q"},
+                    "argument": {"name": "a", "value": ""},
+                },
+                {"x": None},
+            ],
+        )
+
+    @spec("transports-04")
+    async def test_a_server_object_is_reached_through_the_encoder(self) -> None:
+        server = mcp_ref.Server("s")
+        got: list[Any] = []
+
+        @server.tool
+        async def echo(ctx: mcp_ref.Context, value: Any) -> Any:
+            got.append(value)
+            await ctx.progress(1)
+            return {"v": value}
+
+        client = await self.client(server, discover=True)
+        value = {"a": [1, "é", None]}
+        notes: list[JSON] = []
+        reply = await client.call_tool(
+            "echo", {"value": value}, on_progress=notes.append
+        )
+        self.assertEqual(got, [value])
+        self.assertIsNot(got[0], value)
+        self.assertEqual(reply.structured, {"v": value})
+        self.assertEqual(len(notes), 1)
+        with self.assertRaises(ValueError):
+            await client.call_tool("echo", {"value": float("nan")})
+
+    async def test_targets_that_are_none(self) -> None:
+        with self.assertRaises(TypeError):
+            Client(5)
+        with self.assertRaises(ValueError):
+            Client("python server.py")
+
+    async def test_a_closed_client_says_so(self) -> None:
+        client = await self.client(replies(complete()))
+        await client.aclose()
+        with self.assertRaisesRegex(TransportError, "closed"):
+            await client.call_tool("t")
+        async with client:
+            await client.call_tool("t")
+
+    @spec("progress-12", "cancellation-15")
+    async def test_ids_never_repeat(self) -> None:
+        peer = replies(complete())
+        client = await self.client(peer)
+        await asyncio.gather(*(client.call_tool("t") for _ in range(50)))
+        ids = [request.id for request in peer.requests]
+        self.assertEqual(len(set(ids)), 50)
+
+    async def test_an_exchange_can_be_put_around_the_transport(self) -> None:
+        seen: list[str] = []
+
+        def logged(exchange: Any) -> Any:
+            async def inner(request: Request, send: Any) -> JSON:
+                seen.append(request.method)
+                return await exchange(request, send)
+
+            return inner
+
+        client = await self.client(replies(complete()))
+        client.wrap(logged)
+        await client.call_tool("t")
+        self.assertEqual(seen, ["tools/call"])
+
+
+# --- Client: pages --------------------------------------------------------------------
+
+
+class ClientPages(ClientCase):
+    """server/utilities/pagination"""
+
+    LISTS = {
+        "tools/list": ("tools", "list_tools"),
+        "prompts/list": ("prompts", "list_prompts"),
+        "resources/list": ("resources", "list_resources"),
+        "resources/templates/list": ("resourceTemplates", "list_resource_templates"),
+    }
+
+    def entry(self, name: str) -> JSON:
+        return {"name": name, "inputSchema": {"type": "object"}}
+
+    @spec(
+        "pagination-02", "pagination-04", "pagination-05", "prompts-14", "pagination-06"
+    )
+    async def test_pag_02_all_pages_in_order_empty_ones_and_cursors_too(self) -> None:
+        one, two = self.entry("one"), self.entry("two")
+        for method, (member, name) in self.LISTS.items():
+            pages = {
+                None: {member: [one], "nextCursor": "a"},
+                "a": {member: [], "nextCursor": ""},
+                "": {member: [], "nextCursor": " a=\u2028"},
+                " a=\u2028": {member: [two], "nextCursor": None},
+            }
+            peer = Peer(
+                lambda request, send, pages=pages: complete(
+                    **pages[request.params.get("cursor")]
+                )
+            )
+            client = await self.client(peer)
+            self.assertEqual(await getattr(client, name)(), [one, two])
+            self.assertEqual(peer.methods, [method] * 4)
+            self.assertNotIn("cursor", peer.requests[0].params)
+            page = await client.request(method, {"cursor": "a"})
+            self.assertEqual(page["nextCursor"], "")
+
+    async def test_endless_and_cyclic_cursors_end(self) -> None:
+        for cursor in (lambda count: "same", lambda count: str(count)):
+            counter = itertools.count()
+            peer = Peer(
+                lambda request, send, cursor=cursor, counter=counter: complete(
+                    tools=[], nextCursor=cursor(next(counter))
+                )
+            )
+            client = await self.client(peer)
+            with self.assertRaisesRegex(InvalidResponse, "1000 pages"):
+                await client.list_tools()
+            self.assertEqual(len(peer.requests), 1000)
+
+    async def test_a_list_that_is_none(self) -> None:
+        for page in (complete(), complete(tools=None), complete(tools={"a": 1})):
+            client = await self.client(replies(page))
+            with self.assertRaisesRegex(InvalidResponse, "tools"):
+                await client.list_tools()
+
+    @spec("caching-25")
+    async def test_a_cursor_that_became_invalid_starts_the_list_again(self) -> None:
+        fresh = [False]
+
+        def script(request: Request, send: Any) -> JSON:
+            cursor = request.params.get("cursor")
+            name, good = ("new", "b") if fresh[0] else ("old", "a")
+            if cursor is None:
+                page = {"prompts": [self.entry(name)], "nextCursor": good}
+                return complete(**page, ttlMs=60_000, cacheScope="public")
+            if cursor != good:
+                raise mcp_ref.InvalidParams("bad cursor")
+            return complete(prompts=[], ttlMs=0)
+
+        peer = Peer(script)
+        client = await self.client(peer)
+        self.assertEqual((await client.list_prompts())[0]["name"], "old")
+        fresh[0] = True
+        self.assertEqual((await client.list_prompts())[0]["name"], "new")
+        peer = replies(mcp_ref.InvalidParams("no"))
+        with self.assertRaises(RemoteError):
+            await (await self.client(peer)).list_prompts()
+        self.assertEqual(len(peer.requests), 1)
+
+
+# --- Client: cache --------------------------------------------------------------------
+
+
+class ClientCache(ClientCase):
+    """server/utilities/caching"""
+
+    def setUp(self) -> None:
+        self.now = 1000.0
+
+    async def caching(self, peer: Any, **options: Any) -> Client:
+        return await self.client(peer, clock=lambda: self.now, **options)
+
+    def read(self, **members: JSON) -> JSON:
+        members = {"ttlMs": 1000, "cacheScope": "private", **members}
+        return complete(contents=[{"uri": "u", "text": "t"}], **members)
+
+    @spec(
+        "caching-02",
+        "caching-04",
+        "caching-08",
+        "caching-13",
+        "caching-14",
+        "caching-05",
+        "caching-07",
+    )
+    async def test_fresh_results_are_served_for_the_same_request_only(self) -> None:
+        peer = replies(self.read())
+        client = await self.caching(peer)
+        first = await client.read_resource("a")
+        self.now += 0.999
+        self.assertEqual(await client.read_resource("a", log_level="debug"), first)
+        self.assertEqual(len(peer.requests), 1)
+        await client.read_resource("b")
+        await client.request("resources/read", {"uri": "a", "x": 1})
+        self.assertEqual(len(peer.requests), 3)
+        self.now += 0.001
+        await client.read_resource("a")
+        self.assertEqual(len(peer.requests), 4)
+        await client.read_resource("a", refresh=True)
+        self.assertEqual(len(peer.requests), 5)
+        self.now += 3600
+        await asyncio.sleep(0.02)
+        self.assertEqual(len(peer.requests), 5)
+
+    @spec("caching-06", "caching-09", "caching-10")
+    async def test_cch_01_cch_02_odd_lifetimes(self) -> None:
+        stale = (-5, 0, "1000", 1.5, True, None, [], -0.5, float("inf"))
+        for ttl in stale[:-1]:
+            peer = replies(self.read(ttlMs=ttl))
+            client = await self.caching(peer)
+            await client.read_resource("a")
+            await client.read_resource("a")
+            self.assertEqual(len(peer.requests), 2, ttl)
+        absent = self.read()
+        del absent["ttlMs"], absent["cacheScope"]
+        peer = replies(absent)
+        client = await self.caching(peer)
+        await client.read_resource("a")
+        await client.read_resource("a")
+        self.assertEqual(len(peer.requests), 2)
+        for ttl in (1e18, 10**30, 2.0):
+            peer = replies(self.read(ttlMs=ttl))
+            client = await self.caching(peer)
+            await client.read_resource("a")
+            await client.read_resource("a")
+            self.assertEqual(len(peer.requests), 1, ttl)
+            self.now += mcp_ref.MAX_TTL_MS / 1000
+            await client.read_resource("a")
+            self.assertEqual(len(peer.requests), 2, ttl)
+
+    async def test_only_cacheable_methods_are_cached(self) -> None:
+        peer = replies(complete(ttlMs=60_000, cacheScope="public"))
+        client = await self.caching(peer)
+        for _ in range(2):
+            await client.call_tool("t")
+            await client.get_prompt("p")
+            await client.request("x/y")
+        self.assertEqual(len(peer.requests), 6)
+
+    @spec("caching-03")
+    async def test_results_of_retries_are_not_cached(self) -> None:
+        peer = replies(asking(state="s"), self.read())
+        client = await self.caching(peer)
+        await client.read_resource("a")
+        await client.read_resource("a")
+        self.assertEqual(len(peer.requests), 3)
+        for extra in ({"inputResponses": {}}, {"requestState": "x"}):
+            peer = replies(self.read())
+            client = await self.caching(peer)
+            for _ in range(2):
+                await client.request("resources/read", {"uri": "a", **extra})
+            self.assertEqual(len(peer.requests), 2)
+
+    @spec("caching-18", "caching-19")
+    async def test_private_results_stay_with_their_authorization(self) -> None:
+        for scope, count in (("private", 2), ("public", 1), ("odd", 2)):
+            peer = replies(self.read(cacheScope=scope))
+            client = await self.caching(peer)
+            for token in "ABAB":
+                await client.read_resource("a", headers={"Authorization": token})
+            self.assertEqual(len(peer.requests), count, scope)
+
+    async def test_private_results_stay_with_the_credentials_of_the_transport(
+        self,
+    ) -> None:
+        stub = await self.stub(
+            lambda asked: http_answer(
+                response(asked, contents=[], ttlMs=60_000, cacheScope="private")
+            )
+        )
+        client = await self.caching(stub.url)
+        for token in "ABAB":
+            client._transport._credentials = {"Authorization": token}
+            await client.read_resource("a")
+        self.assertEqual(len(stub.asked), 2)
+
+    async def test_callers_cannot_spoil_the_cache(self) -> None:
+        peer = replies(self.read())
+        client = await self.caching(peer)
+        for _ in range(3):
+            reply = await client.read_resource("a")
+            self.assertEqual(reply.text, "t")
+            reply["contents"].clear()
+
+    async def test_cch_03_change_notifications_drop_what_they_are_about(self) -> None:
+        peer = Peer(
+            lambda request, send: self.read(
+                tools=[], prompts=[], resources=[], resourceTemplates=[]
+            )
+        )
+        client = await self.caching(peer)
+
+        async def asked() -> set[str]:
+            peer.requests.clear()
+            await client.list_tools()
+            await client.list_prompts()
+            await client.list_resources()
+            await client.list_resource_templates()
+            await client.read_resource("a")
+            await client.read_resource("b")
+            return {
+                f"{one.method} {one.params.get('uri', '')}".strip()
+                for one in peer.requests
+            }
+
+        await asked()
+        self.assertEqual(await asked(), set())
+        cases: dict[str, tuple[JSON, set[str]]] = {
+            "tools/list_changed": ({}, {"tools/list"}),
+            "prompts/list_changed": ({}, {"prompts/list"}),
+            "resources/list_changed": (
+                {},
+                {"resources/list", "resources/templates/list"},
+            ),
+            "resources/updated": ({"uri": "a"}, {"resources/read a"}),
+        }
+        for method, (params, dropped) in cases.items():
+            client._outdate(f"notifications/{method}", params)
+            self.assertEqual(await asked(), dropped, method)
+
+    async def test_cch_03_a_result_overtaken_by_a_change_is_not_kept(self) -> None:
+        async def script(request: Request, send: Any) -> JSON:
+            if request.method == "subscriptions/listen":
+                await send(acknowledged(request, toolsListChanged=True))
+                await change.wait()
+                await send(tagged(request, "tools/list_changed"))
+                told.set()
+                await asyncio.Event().wait()
+            if not told.is_set():
+                change.set()
+                await told.wait()
+            return self.read(tools=[])
+
+        change, told = asyncio.Event(), asyncio.Event()
+        peer = Peer(script)
+        client = await self.caching(peer)
+        async with client.listen(tools=True):
+            for _ in range(3):
+                await client.list_tools()
+        self.assertEqual(peer.methods.count("tools/list"), 2)
+
+    @spec("caching-22", "caching-23")
+    async def test_cch_04_each_page_has_its_own_lifetime(self) -> None:
+        pages = {
+            None: {"nextCursor": "b", "ttlMs": 60_000, "cacheScope": "public"},
+            "b": {"ttlMs": 1000, "cacheScope": "private"},
+        }
+        peer = Peer(
+            lambda request, send: complete(
+                prompts=[], **pages[request.params.get("cursor")]
+            )
+        )
+        client = await self.caching(peer)
+        await client.list_prompts()
+        self.now += 2
+        peer.requests.clear()
+        await client.list_prompts()
+        self.assertEqual([one.params.get("cursor") for one in peer.requests], ["b"])
+
+    @spec("caching-17")
+    async def test_stale_results_on_errors_when_allowed(self) -> None:
+        def fail(request: Request, send: Any) -> JSON:
+            raise TransportError("down")
+
+        for allowed in (False, True):
+            peer = replies(self.read())
+            client = await self.caching(peer, stale_on_error=allowed)
+            await client.read_resource("a")
+            self.now += 10
+            peer.script = fail
+            if allowed:
+                reply = await client.read_resource("a")
+                self.assertTrue(reply.stale)
+                self.assertEqual(reply.text, "t")
+                client._outdate("notifications/resources/updated", {"uri": "a"})
+            with self.assertRaises(TransportError):
+                await client.read_resource("a")
+            peer.script = lambda request, send: {"jsonrpc": "2.0", "id": 1}
+
+    async def test_the_cache_is_bounded_and_keeps_what_is_used(self) -> None:
+        peer = Peer(
+            lambda request, send: self.read(x="y" * 1000, uri=request.params["uri"])
+        )
+        client = await self.caching(peer, cache_size=6000)
+        for uri in "abcdeafga":
+            reply = await client.read_resource(uri)
+            self.assertEqual(reply["uri"], uri)
+        self.assertLessEqual(client._cache._used, 6000)
+        self.assertEqual([one.params["uri"] for one in peer.requests], [*"abcdefg"])
+        await client.read_resource("b")
+        self.assertEqual(peer.requests[-1].params["uri"], "b")
+        small = await self.caching(peer, cache_size=100)
+        await small.read_resource("a")
+        self.assertEqual(small._cache._used, 0)
+
+
+# --- Client: questions ----------------------------------------------------------------
+
+
+class ClientQuestions(ClientCase):
+    """basic/patterns/mrtr, client/*"""
+
+    async def answering(self, peer: Any, **options: Any) -> Client:
+        async def accept(client: Client, params: JSON) -> JSON:
+            return {"action": "accept", "content": {}}
+
+        options.setdefault("on_elicit", accept)
+        return await self.client(peer, **options)
+
+    @spec("mrtr-22", "mrtr-24", "mrtr-25", "mrtr-26", "mrtr-27", "mrtr-03", "tools-10")
+    async def test_mrt_01_state_is_echoed_exactly_and_only_if_given(self) -> None:
+        for state in ("", "a b\u2028", "x" * 1_000_000, '{"json": 1}', None):
+            peer = replies(
+                asking({"q": form_params()}, state),
+                asking({"r": form_params()}, "two"),
+                asking({"s": form_params()}),
+                complete(),
+            )
+            client = await self.answering(peer)
+            await client.call_tool("t", {"a": 1})
+            first, second, third, fourth = peer.requests
+            self.assertNotIn("requestState", first.params)
+            self.assertNotIn("inputResponses", first.params)
+            self.assertEqual(second.params.get("requestState"), state)
+            self.assertEqual("requestState" in second.params, state is not None)
+            self.assertEqual(list(second.params["inputResponses"]), ["q"])
+            self.assertEqual(third.params["requestState"], "two")
+            self.assertEqual(list(third.params["inputResponses"]), ["r"])
+            self.assertNotIn("requestState", fourth.params)
+            self.assertEqual(list(fourth.params["inputResponses"]), ["s"])
+            self.assertEqual(len({one.id for one in peer.requests}), 4)
+            for one in peer.requests:
+                self.assertEqual(one.params["arguments"], {"a": 1})
+
+    @spec("mrtr-28")
+    async def test_answers_do_not_leak_into_parallel_requests(self) -> None:
+        # C14
+        async def script(request: Request, send: Any) -> JSON:
+            await asyncio.sleep(0)
+            if (
+                request.params["name"] == "asks"
+                and "inputResponses" not in request.params
+            ):
+                return asking({"q": form_params()}, f"state of {request.params['arguments']}")
+            return complete(content=[])
+
+        peer = Peer(script)
+        client = await self.answering(peer)
+        await asyncio.gather(
+            *(client.call_tool("asks", {"n": n}) for n in range(10)),
+            *(client.call_tool("plain", {"n": n}) for n in range(10)),
+            *(client.read_resource("a") for _ in range(0)),
+        )
+        for request in peer.requests:
+            state = request.params.get("requestState")
+            if request.params["name"] == "plain":
+                self.assertIsNone(state)
+                self.assertNotIn("inputResponses", request.params)
+            elif state is not None:
+                self.assertEqual(state, f"state of {request.params['arguments']}")
+
+    @spec("sampling-27")
+    async def test_mrt_02_the_last_allowed_round_counts(self) -> None:
+        # C15
+        question = asking({"q": form_params("again?")}, "s")
+        peer = replies(question, question, question, complete(content=[]))
+        client = await self.answering(peer, max_rounds=3)
+        await client.call_tool("t")
+        peer = replies(question)
+        client = await self.answering(peer, max_rounds=3)
+        with self.assertRaisesRegex(UnansweredInput, "3 rounds") as caught:
+            await client.call_tool("t")
+        self.assertEqual(caught.exception.requests, {"q": form_params("again?")})
+        self.assertEqual(len(peer.requests), 4)
+
+    @spec("mrtr-05", "mrtr-17")
+    async def test_mrt_03_questions_where_none_are_allowed(self) -> None:
+        question = asking({"q": form_params()})
+        for method in ("tools/list", "server/discover", "completion/complete", "x/y"):
+            client = await self.answering(replies(question))
+            with self.assertRaisesRegex(InvalidResponse, "input_required"):
+                await client.request(method)
+        for broken in (asking(), asking(requests=[]), asking(requests="q")):
+            client = await self.answering(replies(broken, complete()))
+            with self.assertRaises(InvalidResponse):
+                await client.call_tool("t")
+        for method in ("tools/call", "prompts/get", "resources/read"):
+            client = await self.answering(replies(question, complete()))
+            await client.request(method)
+
+    @spec("mrtr-18", "mrtr-19", "sampling-04", "elicitation-06")
+    async def test_mrt_07_undeclared_and_unknown_questions_are_refused(self) -> None:
+        # C15
+        url = {"mode": "url", "url": "https://h.example/", "message": "m"}
+        sample = {"messages": [], "maxTokens": 1}
+        questions: list[JSON] = [
+            form_params(),
+            {"method": "elicitation/create", "params": url},
+            {"method": "elicitation/create", "params": {"mode": "odd"}},
+            {"method": "sampling/createMessage", "params": sample},
+            {"method": "roots/list"},
+            {"method": "ping"},
+            {},
+            "q",
+            {"method": ["x"], "params": "y"},
+            {"method": "elicitation/create", "params": []},
+        ]
+
+        def nobody(client: Client, params: JSON) -> JSON:
+            self.fail("asked")
+
+        for question in questions:
+            peer = replies(asking({"q": question}, "s"), complete())
+            client = await self.client(peer)
+            with self.assertRaises(UnansweredInput) as caught:
+                await client.call_tool("t")
+            self.assertEqual(caught.exception.requests, {"q": question})
+            self.assertEqual(len(peer.requests), 1)
+        for options, question in (
+            ({"on_elicit": nobody}, questions[1]),
+            ({"on_url": nobody}, questions[0]),
+            ({"on_elicit": nobody}, {"method": "ping"}),
+            (
+                {"on_sample": nobody},
+                {"method": "sampling/createMessage", "params": {**sample, "tools": []}},
+            ),
+            ({"capabilities": {"elicitation": {"form": {}}}}, form_params()),
+        ):
+            client = await self.client(replies(asking({"q": question})), **options)
+            with self.assertRaises(UnansweredInput):
+                await client.call_tool("t")
+
+    @spec("mrtr-23", "caching-15")
+    async def test_nothing_to_answer_backs_off(self) -> None:
+        chances = iter([0.0, 1.0, 0.5])
+        slept: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+
+        peer = replies(
+            asking(state="a"), asking({}, "b"), asking(state="c"), complete()
+        )
+        client = await self.client(peer, retry_delay=1.0, chance=lambda: next(chances))
+        with unittest.mock.patch.object(mcp_ref.asyncio, "sleep", sleep):
+            await client.call_tool("t")
+        self.assertEqual(slept, [0.5, 2.0, 3.0])
+        self.assertNotIn("inputResponses", peer.requests[1].params)
+        self.assertEqual(peer.requests[2].params["inputResponses"], {})
+        self.assertEqual(mcp_ref.backoff(99, 1.0, lambda: 1.0), mcp_ref.RETRY_LIMIT)
+
+    SCHEMA = {
+        "name": {"type": "string", "default": "John"},
+        "age": {"type": "integer", "default": 30, "minimum": 0},
+        "score": {"type": "number", "default": 95.5},
+        "ok": {"type": "boolean", "default": False},
+        "free": {"type": "string"},
+        "tags": {
+            "type": "array",
+            "items": {"type": "string", "enum": ["a", "b"]},
+            "default": ["a"],
+        },
+    }
+
+    async def elicit(self, answer: Any, question: JSON = None) -> JSON:
+        """What is sent when the handler returns `answer`."""
+        seen: list[Any] = []
+
+        def handler(client: Client, params: JSON) -> Any:
+            seen.append((client.label, params))
+            return answer
+
+        question = form_params(**self.SCHEMA) if question is None else question
+        peer = replies(asking({"q": question}), complete())
+        client = await self.client(peer, on_elicit=handler, on_url=handler)
+        await client.call_tool("t")
+        self.assertEqual(seen, [(client.label, question["params"])])
+        return peer.requests[1].params["inputResponses"]["q"]
+
+    @spec("elicitation-12", "elicitation-45", "elicitation-10")
+    async def test_forms_are_filled_with_defaults_and_checked(self) -> None:
+        defaults = {
+            "name": "John",
+            "age": 30,
+            "score": 95.5,
+            "ok": False,
+            "tags": ["a"],
+        }
+        for content, more in (
+            (None, {}),
+            ({}, {}),
+            ({"age": 7, "free": "x"}, {"age": 7, "free": "x"}),
+            ({"name": ""}, {"name": ""}),
+        ):
+            answer = {"action": "accept", "content": content}
+            found = await self.elicit(answer)
+            self.assertEqual(
+                found, {"action": "accept", "content": {**defaults, **more}}
+            )
+        for content in ({"age": "x"}, {"age": -1}, {"tags": ["c"]}):
+            with self.assertRaisesRegex(ValueError, "does not fit"):
+                await self.elicit({"action": "accept", "content": content})
+        plain = form_params()
+        del plain["params"]["mode"]
+        self.assertEqual((await self.elicit("accept", plain))["action"], "accept")
+
+    @spec("elicitation-28")
+    async def test_mrt_05_declining_and_cancelling_carry_no_content(self) -> None:
+        for answer in (
+            "decline",
+            "cancel",
+            {"action": "decline", "content": {"age": "x"}},
+            {"action": "cancel"},
+        ):
+            action = answer if isinstance(answer, str) else answer["action"]
+            self.assertEqual(await self.elicit(answer), {"action": action})
+        self.assertEqual(await self.elicit(None), {"action": "decline"})
+        for schema in (None, {"type": 5}, {"properties": {"a": 1}}, []):
+            broken = form_params()
+            broken["params"]["requestedSchema"] = schema
+            with self.assertRaisesRegex(InvalidResponse, "schema"):
+                await self.elicit("accept", broken)
+        for bad in ("reject", {"action": "yes"}, {}):
+            with self.assertRaisesRegex(ValueError, "action"):
+                await self.elicit(bad)
+
+    @spec("elicitation-14", "elicitation-34", "elicitation-35", "elicitation-36")
+    async def test_urls_need_consent_and_are_never_fetched(self) -> None:
+        # C23
+        stub = await self.stub(lambda asked: b"")
+        question = {
+            "method": "elicitation/create",
+            "params": {"mode": "url", "message": "m", "url": stub.url},
+        }
+        for answer, action in (
+            (True, "accept"),
+            (False, "decline"),
+            ("cancel", "cancel"),
+        ):
+            self.assertEqual(await self.elicit(answer, question), {"action": action})
+        self.assertEqual(stub.connections, 0)
+        bad = ("javascript:alert(1)", "file:///x", "https://", "", None, 5, "http://[")
+        for url in bad:
+            question["params"]["url"] = url
+            with self.assertRaisesRegex(UnansweredInput, "to open"):
+                await self.elicit(True, question)
+
+    @spec("elicitation-39", "elicitation-40")
+    async def test_suspicious_addresses_are_pointed_out(self) -> None:
+        cases = {
+            "https://example.com/a": 0,
+            "http://127.0.0.1:8000/": 0,
+            "http://example.com/": 1,
+            "https://xn--pple-43d.com/": 1,
+            "https://аpple.com/": 1,
+            "https://bank.example@evil.example/": 1,
+        }
+        for url, count in cases.items():
+            self.assertEqual(len(mcp_ref.url_warnings(url)), count, url)
+
+    @spec("roots-03", "roots-04")
+    async def test_roots_are_files_and_go_nowhere_else(self) -> None:
+        peer = replies(asking({"q": {"method": "roots/list"}}), complete())
+        roots = ["file:///home/u", "/tmp", {"uri": "file:///x", "name": "X"}]
+        client = await self.client(peer, roots=roots)
+        await client.call_tool("t")
+        found = peer.requests[1].params["inputResponses"]["q"]["roots"]
+        self.assertEqual(found[0], {"uri": "file:///home/u"})
+        self.assertEqual(found[1], {"uri": pathlib.Path("/tmp").resolve().as_uri()})
+        self.assertEqual(found[2], {"uri": "file:///x", "name": "X"})
+        for bad in (
+            {"uri": "https://x/"},
+            "file:///a/../etc",
+            {"uri": "file:///a/%2e%2e/etc"},
+        ):
+            with self.assertRaisesRegex(ValueError, "file://"):
+                Client(peer, roots=[bad])
+
+    async def test_sampling(self) -> None:
+        params = {"messages": [], "maxTokens": 5}
+        question = {"method": "sampling/createMessage", "params": params}
+        good = {"role": "assistant", "content": {"type": "text"}, "model": "m"}
+        for answer in (good, {"role": "assistant"}, None):
+            peer = replies(asking({"q": question}), complete())
+            client = await self.client(peer, on_sample=lambda c, p, a=answer: a)
+            if answer is good:
+                await client.call_tool("t")
+                sent = peer.requests[1].params["inputResponses"]["q"]
+                self.assertEqual(sent, good)
+            else:
+                with self.assertRaisesRegex(ValueError, "on_sample"):
+                    await client.call_tool("t")
+
+    async def test_several_questions_in_one_round(self) -> None:
+        asked: list[str] = []
+
+        async def handler(client: Client, params: JSON) -> str:
+            asked.append(params["message"])
+            return "decline"
+
+        questions = {"b": form_params("1"), "a": form_params("2"), "c": {"method": "roots/list"}}
+        peer = replies(asking(questions), complete())
+        client = await self.client(peer, on_elicit=handler, roots=[])
+        await client.call_tool("t")
+        sent = peer.requests[1].params["inputResponses"]
+        self.assertEqual(asked, ["1", "2"])
+        self.assertEqual(list(sent), ["b", "a", "c"])
+
+    async def test_the_users_time_does_not_count(self) -> None:
+        async def slow(client: Client, params: JSON) -> str:
+            await asyncio.sleep(0.04)
+            return "decline"
+
+        peer = replies(asking({"q": form_params()}), complete())
+        client = await self.client(peer, on_elicit=slow, timeout=0.02)
+        await client.call_tool("t")
+
+
+# --- Client: listening ----------------------------------------------------------------
+
+
+def acknowledged(request: Request, **honoured: JSON) -> JSON:
+    return tagged(request, "subscriptions/acknowledged", notifications=honoured)
+
+
+def tagged(request: Request, method: str, **params: JSON) -> JSON:
+    """A notification of a subscription."""
+    return notice(method, _meta={META_SUBSCRIPTION_ID: request.id}, **params)
+
+
+class ClientListening(ClientCase):
+    """basic/patterns/subscriptions"""
+
+    @spec("subscriptions-04")
+    async def test_sub_01_listening_begins_with_the_acknowledgement(self) -> None:
+        go, change = asyncio.Event(), asyncio.Event()
+
+        async def script(request: Request, send: Any) -> JSON:
+            await go.wait()
+            await send(acknowledged(request, toolsListChanged=True))
+            await change.wait()
+            await send(tagged(request, "tools/list_changed"))
+            await asyncio.Event().wait()
+
+        peer = Peer(script)
+        client = await self.client(peer)
+        listening = client.listen(tools=True, prompts=True, resources=["note://a"])
+        entering = asyncio.create_task(listening.__aenter__())
+        await asyncio.sleep(0.02)
+        self.assertFalse(entering.done())
+        go.set()
+        with self.assertLogs("mcp_ref", "WARNING") as logs:
+            changes = await entering
+        self.assertIn("note://a", logs.output[0])
+        self.assertEqual(changes.honoured, {"toolsListChanged": True})
+        self.assertEqual(
+            changes.refused,
+            {"promptsListChanged": True, "resourceSubscriptions": ["note://a"]},
+        )
+        self.assertEqual(
+            peer.requests[0].params["notifications"],
+            {
+                "toolsListChanged": True,
+                "promptsListChanged": True,
+                "resourceSubscriptions": ["note://a"],
+            },
+        )
+        change.set()
+        found = await self.soon(anext(changes))
+        self.assertEqual(found.method, "notifications/tools/list_changed")
+        await changes.aclose()
+        self.assertEqual(peer.cancelled, [peer.requests[0].id])
+
+    async def test_sub_01_an_acknowledgement_that_never_comes(self) -> None:
+        async def hang(request: Request, send: Any) -> JSON:
+            await asyncio.Event().wait()
+
+        client = await self.client(Peer(hang))
+        for relisten in (False, True):
+            with self.assertRaises(TimeoutError):
+                async with client.listen(tools=True, timeout=0.02, relisten=relisten):
+                    self.fail("entered")
+
+    async def test_no_timeout_after_the_acknowledgement(self) -> None:
+        async def script(request: Request, send: Any) -> JSON:
+            await send(acknowledged(request, toolsListChanged=True))
+            await asyncio.sleep(0.05)
+            await send(tagged(request, "tools/list_changed"))
+            await asyncio.Event().wait()
+
+        client = await self.client(Peer(script))
+        async with client.listen(tools=True, timeout=0.02) as changes:
+            await self.soon(anext(changes))
+
+    @spec("subscriptions-08", "subscriptions-09")
+    async def test_a_graceful_end_and_a_broken_stream_differ(self) -> None:
+        for broken in (False, True):
+
+            async def script(
+                request: Request, send: Any, broken: bool = broken
+            ) -> JSON:
+                await send(acknowledged(request, toolsListChanged=True))
+                await send(tagged(request, "tools/list_changed"))
+                if broken:
+                    raise TransportError("cut")
+                return complete(_meta={META_SUBSCRIPTION_ID: request.id})
+
+            client = await self.client(Peer(script))
+            seen = []
+            async with client.listen(tools=True) as changes:
+                if broken:
+                    with self.assertRaisesRegex(TransportError, "cut"):
+                        async for change in changes:
+                            seen.append(change)
+                    self.assertFalse(changes.ended)
+                else:
+                    async for change in changes:
+                        seen.append(change)
+                    self.assertTrue(changes.ended)
+            self.assertEqual(len(seen), 1)
+
+    async def test_refusals_are_raised_on_entry(self) -> None:
+        for error, kind in (
+            (mcp_ref.MethodNotFound("no"), RemoteError),
+            (TransportError("down"), TransportError),
+        ):
+
+            def script(request: Request, send: Any, error: Exception = error) -> JSON:
+                raise error
+
+            client = await self.client(Peer(script))
+            for relisten in (False, True):
+                with self.assertRaises(kind):
+                    async with client.listen(tools=True, relisten=relisten):
+                        self.fail("entered")
+
+    @spec("subscriptions-10", "caching-16")
+    async def test_sub_04_a_broken_stream_is_opened_again(self) -> None:
+        rounds = itertools.count()
+
+        async def script(request: Request, send: Any) -> JSON:
+            if request.method == "prompts/list":
+                return complete(prompts=[], ttlMs=60_000, cacheScope="public")
+            number = next(rounds)
+            if number == 1:
+                raise TransportError("still down")
+            await send(acknowledged(request, toolsListChanged=True))
+            if number == 0:
+                await cut.wait()
+                raise TransportError("cut")
+            await send(tagged(request, "tools/list_changed"))
+            return complete()
+
+        cut = asyncio.Event()
+        peer = Peer(script)
+        client = await self.client(peer)
+        async with client.listen(tools=True, relisten=True) as changes:
+            await client.list_prompts()
+            await client.list_prompts()
+            cut.set()
+            seen = [change async for change in changes]
+            await client.list_prompts()
+        self.assertEqual(
+            [change.method for change in seen],
+            [mcp_ref.MAY_HAVE_MISSED.method, "notifications/tools/list_changed"],
+        )
+        listens = [one.id for one in peer.requests if "listen" in one.method]
+        self.assertEqual(len(set(listens)), 3)
+        self.assertEqual(peer.methods.count("prompts/list"), 2)
+
+    async def test_sub_04_over_a_server_process_that_is_killed(self) -> None:
+        marks = tempfile.mkdtemp()
+        transport = await self.stdio(
+            f"""
+            number = len(os.listdir({marks!r}))
+            open(os.path.join({marks!r}, str(number)), "w")
+            if number == 1:
+                sys.exit(1)
+            m = hear()
+            def tell(method, **params):
+                params["_meta"] = {{"io.modelcontextprotocol/subscriptionId": m["id"]}}
+                say(method="notifications/" + method, params=params)
+            tell("subscriptions/acknowledged", notifications={{}})
+            if number == 0:
+                os.kill(os.getpid(), 9)
+            tell("tools/list_changed")
+            hear()
+            """
+        )
+        client = await self.client(transport)
+        async with client.listen(tools=True, relisten=True) as changes:
+            first = await self.soon(anext(changes))
+            second = await self.soon(anext(changes))
+        self.assertEqual(first, mcp_ref.MAY_HAVE_MISSED)
+        self.assertEqual(second.method, "notifications/tools/list_changed")
+
+    async def test_closing_the_client_ends_relistening(self) -> None:
+        transport = await self.stdio(
+            """
+            m = hear()
+            meta = {"io.modelcontextprotocol/subscriptionId": m["id"]}
+            say(method="notifications/subscriptions/acknowledged",
+                params={"_meta": meta, "notifications": {"toolsListChanged": True}})
+            hear()
+            """
+        )
+        client = await self.client(transport)
+        async with client.listen(tools=True, relisten=True) as changes:
+            await client.aclose()
+            with self.assertRaises(TransportError):
+                await self.soon(anext(changes))
+        self.assertIsNone(transport._process)
+
+    @spec("subscriptions-06")
+    async def test_several_at_once_and_strangers_are_ignored(self) -> None:
+        async def script(request: Request, send: Any) -> JSON:
+            (kind,) = request.params["notifications"]
+            await send(acknowledged(request, **{kind: True}))
+            await send(notice(f"{kind}/x", _meta={META_SUBSCRIPTION_ID: 999}))
+            await send(
+                notice(f"{kind}/x", _meta={META_SUBSCRIPTION_ID: str(request.id)})
+            )
+            await send(tagged(request, f"{kind}/good"))
+            await send(notice(f"{kind}/untagged"))
+            return complete()
+
+        client = await self.client(Peer(script))
+        with self.assertLogs("mcp_ref", "WARNING"):
+            async with (
+                client.listen(tools=True) as tools,
+                client.listen(filters={"com.example/x": True}) as others,
+            ):
+                seen = [[one.method async for one in each] for each in (tools, others)]
+        for kind, methods in zip(
+            ("toolsListChanged", "com.example/x"), seen, strict=True
+        ):
+            self.assertEqual(
+                methods,
+                [f"notifications/{kind}/good", f"notifications/{kind}/untagged"],
+            )
+
+    async def test_a_slow_reader_costs_bounded_memory(self) -> None:
+        async def script(request: Request, send: Any) -> JSON:
+            await send(acknowledged(request, resourceSubscriptions=["a"]))
+            for number in range(5000):
+                await send(tagged(request, "resources/updated", uri="a"))
+                await send(tagged(request, "resources/updated", uri=f"a/{number}"))
+            return complete()
+
+        client = await self.client(Peer(script))
+        async with client.listen(resources=["a"]) as changes:
+            seen = [change async for change in changes]
+        self.assertLessEqual(len(seen), mcp_ref.CHANGES_QUEUED + 1)
+        self.assertIn(mcp_ref.MAY_HAVE_MISSED, seen)
+        self.assertEqual(seen[-1].params["uri"], "a/4999")
+
+    async def test_over_http(self) -> None:
+        async def answer(asked: Asked) -> None:
+            request = Request(asked.id, "", {})
+            asked.writer.write(
+                stream(
+                    event(**acknowledged(request, toolsListChanged=True)),
+                    b":\n\n",
+                    event(**tagged(request, "tools/list_changed")),
+                )
+            )
+            if end == "cancelled":
+                ended = notice("cancelled", requestId=asked.id)
+                asked.writer.write(event(**ended))
+            elif end == "result":
+                asked.writer.write(b"data: " + response(asked) + b"\n\n")
+            elif end == "cut":
+                asked.writer.close()
+
+        for end in ("cancelled", "result", "cut", "leave"):
+            stub = await self.stub(answer)
+            client = await self.client(stub.url)
+            async with client.listen(tools=True) as changes:
+                await self.soon(anext(changes))
+                if end == "cut":
+                    with self.assertRaises(TransportError):
+                        await self.soon(anext(changes))
+                elif end != "leave":
+                    with self.assertRaises(StopAsyncIteration):
+                        await self.soon(anext(changes))
+            await self.soon(stub.closed.wait())
+
+
+# --- several servers ------------------------------------------------------------------
+
+
+class ClientGroups(ClientCase):
+    """ClientGroup, load_clients"""
+
+    def serving(self, *names: str) -> Peer:
+        def script(request: Request, send: Any) -> JSON:
+            if request.method == "tools/list":
+                tools = [
+                    {
+                        "name": name,
+                        "description": "d",
+                        "inputSchema": {"type": "object"},
+                    }
+                    for name in names
+                ]
+                return complete(tools=tools)
+            if request.method == "server/discover":
+                return discovered()
+            return complete(content=[{"type": "text", "text": request.params["name"]}])
+
+        return Peer(script)
+
+    @spec("tools-20")
+    async def test_names_are_unambiguous_and_calls_are_routed(self) -> None:
+        peers = {"a": self.serving("search", "x/y"), "b": self.serving("search")}
+        group = await self.enter.enter_async_context(
+            ClientGroup({name: Client(peer) for name, peer in peers.items()})
+        )
+        names = [tool["name"] for tool in await group.list_tools()]
+        self.assertEqual(names, ["a__search", "a__x_y", "b__search"])
+        self.assertEqual((await group.call_tool("a__x_y")).text, "x/y")
+        self.assertEqual(peers["b"].methods.count("tools/call"), 0)
+        with self.assertRaises(LookupError):
+            await group.call_tool("nobody")
+
+    async def test_names_suit_model_apis_and_stay_the_same(self) -> None:
+        long = ["t" * 100 + end for end in "ab"]
+        peer = self.serving("p.q", "p/q", *long)
+        group = await self.enter.enter_async_context(ClientGroup({"s": Client(peer)}))
+        first = [tool["name"] for tool in await group.list_tools()]
+        self.assertEqual(len(set(first)), 4)
+        for name in first:
+            self.assertRegex(name, r"\A[A-Za-z0-9_-]{1,64}\Z")
+        self.assertEqual([tool["name"] for tool in await group.list_tools()], first)
+        for name, tool in zip(first, ["p.q", "p/q", *long], strict=True):
+            self.assertEqual((await group.call_tool(name)).text, tool)
+        anthropic = (await group.model_tools())[0]
+        self.assertEqual(set(anthropic), {"name", "description", "input_schema"})
+        openai = (await group.model_tools("openai"))[0]
+        self.assertEqual(openai["type"], "function")
+        self.assertEqual(openai["function"]["parameters"], {"type": "object"})
+
+    async def test_a_dead_server_does_not_take_the_others_down(self) -> None:
+        def down(request: Request, send: Any) -> JSON:
+            raise TransportError("down")
+
+        dead = Peer(down)
+        clients = {"good": Client(self.serving("t")), "dead": Client(dead)}
+        with self.assertLogs("mcp_ref", "WARNING"):
+            group = await self.enter.enter_async_context(ClientGroup(clients))
+            names = [tool["name"] for tool in await group.list_tools()]
+        self.assertEqual(names, ["good__t"])
+        self.assertEqual(list(group.failed), ["dead"])
+        await group.call_tool("good__t")
+        dead.script = self.serving("u").script
+        names = [tool["name"] for tool in await group.list_tools()]
+        self.assertEqual(names, ["good__t", "dead__u"])
+        self.assertEqual(group.failed, {})
+
+    async def test_mcp_servers_files(self) -> None:
+        config = {
+            "mcpServers": {
+                "files": {"command": "npx", "args": ["-y", "x"], "env": {"A": "1"}},
+                "web": {"type": "http", "url": "https://h/mcp", "headers": {"X": "1"}},
+            }
+        }
+        clients = mcp_ref.load_clients(config, timeout=5)
+        self.assertEqual(clients["files"]._transport.command, ["npx", "-y", "x"])
+        self.assertEqual(clients["files"]._transport._env["A"], "1")
+        self.assertEqual(clients["web"].label, "https://h/mcp")
+        self.assertEqual(clients["web"]._transport._headers, {"X": "1"})
+        self.assertEqual(
+            list(mcp_ref.load_clients(config["mcpServers"])), list(clients)
+        )
+        with self.assertRaisesRegex(ValueError, "'bad'"):
+            mcp_ref.load_clients({"bad": {}})
+
+
+# --- without await --------------------------------------------------------------------
+
+
+class BlockingClient(unittest.TestCase):
+    """SyncClient"""
+
+    def test_the_same_methods_without_await(self) -> None:
+        server = mcp_ref.demo_server()
+        with SyncClient(server, on_elicit=self.blocking) as client:
+            names = {tool["name"] for tool in client.list_tools()}
+            self.assertIn("table_book", names)
+            reply = client.call_tool("table_book", {"guests": 3})
+            self.assertIn("2026-10-10", reply.text)
+            self.assertIn("T", client.read_resource("clock://now").text)
+            with self.assertRaises(RemoteError):
+                client.request("no/such")
+            with client.listen(resources=["clock://now"]) as changes:
+                client.call_tool("clock_tick")
+                self.assertIn("updated", next(changes).method)
+        with self.assertRaisesRegex(TransportError, "closed"):
+            client.list_tools()
+        client.close()
+
+    def blocking(self, client: Client, params: JSON) -> JSON:
+        time.sleep(0.01)
+        self.assertNotEqual(threading.current_thread().name, "mcp_ref client")
+        return {"action": "accept", "content": {"day": "2026-10-10"}}
+
+    def test_from_any_thread_and_close_wakes_who_waits(self) -> None:
+        async def hang(request: Request, send: Any) -> JSON:
+            await asyncio.Event().wait()
+
+        peer = Peer(hang)
+        client = SyncClient(peer, discover=False)
+        failures: list[Exception] = []
+
+        def call() -> None:
+            try:
+                client.call_tool("t", timeout=None)
+            except Exception as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=call) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        while len(peer.requests) < 2:
+            time.sleep(0.001)
+        client.close()
+        for thread in threads:
+            thread.join(SOON)
+        self.assertEqual([type(one) for one in failures], [TransportError] * 2)
+
+    def test_a_failed_entry_leaves_no_thread(self) -> None:
+        with self.assertRaises(TransportError):
+            SyncClient(["missing-binary-xyz"]).__enter__()
+        names = [thread.name for thread in threading.enumerate()]
+        self.assertNotIn("mcp_ref client", names)
+
+    def test_a_listen_stream_that_ends_ends_the_loop(self) -> None:
+        async def script(request: Request, send: Any) -> JSON:
+            await send(acknowledged(request, toolsListChanged=True))
+            await send(tagged(request, "tools/list_changed"))
+            return complete()
+
+        with (
+            SyncClient(Peer(script), discover=False) as client,
+            client.listen(tools=True) as changes,
+        ):
+            self.assertEqual(len(list(changes)), 1)
+
+
+# --- commands -------------------------------------------------------------------------
+
+
+class ClientCommands(unittest.TestCase):
+    """python mcp_ref.py inspect, call, read, prompt, complete, listen, tour"""
+
+    DEMO = "demo"  # reached in memory, which saves a process per command
+
+    def run_command(self, *arguments: str) -> tuple[int, str, str]:
+        out, err = io.StringIO(), io.StringIO()
+        target = mcp_ref._target
+
+        def demo(text: str) -> Any:
+            return mcp_ref.demo_server() if text == self.DEMO else target(text)
+
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            unittest.mock.patch.object(mcp_ref, "_target", demo),
+        ):
+            try:
+                status = mcp_ref.main(arguments)
+            except SystemExit as error:
+                status = int(error.code or 0)
+        return status, out.getvalue(), err.getvalue()
+
+    def test_call(self) -> None:
+        cases: list[tuple[list[str], int, str]] = [
+            (["weather_current", "location=Paris"], 0, "sunny"),
+            (["weather_current", "--args", '{"location": "Tokyo"}'], 0, "clear"),
+            (
+                ["countdown", "steps:=2", "--timeout", "5", "seconds:=0.0"],
+                0,
+                "lift-off",
+            ),
+            (["weather_current", "location=Atlantis"], 1, "No data"),
+            (["table_book", "--answer", "day=2026-10-10", "guests:=4"], 0, "for 4 on"),
+            (["table_book"], 0, "Nothing was booked"),
+            (["no_such_tool"], 3, ""),
+            (["countdown", "steps:=zwei"], 2, ""),
+            (["countdown", "steps"], 2, ""),
+            (["countdown", "--args", "[]"], 2, ""),
+        ]
+        for arguments, status, text in cases:
+            with self.subTest(arguments):
+                found, out, err = self.run_command("call", self.DEMO, *arguments)
+                self.assertEqual((found, text in out), (status, True), out + err)
+
+    def test_targets(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "a server.py")
+            with open(path, "w") as file:
+                file.write(
+                    f"import sys\nsys.path.insert(0, {os.path.dirname(MODULE)!r})\n"
+                    "from mcp_ref import demo_server\ndemo_server().run()\n"
+                )
+            for target in (path, f"{sys.executable} '{path}'"):
+                arguments = ("call", target, "weather_current", "location=Paris")
+                status, out, err = self.run_command(*arguments)
+                self.assertEqual((status, "sunny" in out), (0, True), err)
+        self.assertEqual(mcp_ref._target("https://h/mcp"), "https://h/mcp")
+
+    def test_json_and_trace(self) -> None:
+        status, out, err = self.run_command(
+            "call", self.DEMO, "weather_current", "location=Paris", "--json", "--trace"
+        )
+        self.assertEqual(status, 0)
+        self.assertEqual(json.loads(out)["structuredContent"]["conditions"], "sunny")
+        lines = err.splitlines()
+        self.assertEqual([line.split()[1] for line in lines], ["-->", "<--"] * 2)
+        for line in lines:
+            self.assertIn("id", json.loads(line[line.index("{") :]))
+
+    def test_the_other_commands(self) -> None:
+        cases = {
+            ("inspect",): ["Demo of mcp_ref", "weather_current(location, [units])"],
+            ("inspect", "--json"): ['"server"', '"tools"'],
+            ("read", "clock://now"): ["T", ":"],
+            ("prompt", "plan_day", "city=Paris"): [
+                "user: Plan a relaxed day in Paris."
+            ],
+            ("complete", "plan_day", "city", "p"): ["paris"],
+            ("complete", "city://{name}", "name", "t", "--json"): ["tokyo"],
+        }
+        for (command, *rest), texts in cases.items():
+            with self.subTest(command):
+                status, out, err = self.run_command(command, self.DEMO, *rest)
+                self.assertEqual(status, 0, err)
+                for text in texts:
+                    self.assertIn(text, out)
+
+    def test_failures_have_a_line_and_a_status(self) -> None:
+        cases = [
+            (["call", "http://127.0.0.1:1/mcp", "t"], 3, "Cannot connect"),
+            (["call", "missing-binary-xyz", "t"], 3, "Command not found"),
+            (["read", self.DEMO, "clock://never"], 3, "-32602"),
+            (["call", self.DEMO, "t", "--header", "bad"], 2, "NAME:VALUE"),
+            (["call"], 2, "usage"),
+        ]
+        for arguments, status, text in cases:
+            found, out, err = self.run_command(*arguments)
+            self.assertEqual(found, status, err)
+            self.assertIn(text, err)
+            self.assertNotIn("Traceback", err)
+
+    def test_binary_content_goes_to_a_file_only(self) -> None:
+        code = """
+            while True:
+                m = hear()
+                block = {"type": "image", "data": "AAEC/w==", "mimeType": "image/png"}
+                done(m["id"], supportedVersions=["2026-07-28"], capabilities={},
+                     content=[block])
+        """
+        target = mcp_ref.shlex.join(child(code))
+        status, out, err = self.run_command("call", target, "t")
+        self.assertEqual((status, out), (0, ""))
+        self.assertIn("image/png", err)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "x.png")
+            status, out, err = self.run_command("call", target, "t", "--out", path)
+            with open(path, "rb") as file:
+                self.assertEqual(file.read(), b"\0\1\2\xff")
+
+    def test_text_of_a_server_cannot_drive_the_terminal(self) -> None:
+        self.assertEqual(mcp_ref._safe("a\x1b[2Jb\tc\nd\x9b"), "a\\x1b[2Jb\tc\nd\\x9b")
+
+    def test_listen(self) -> None:
+        code = """
+            m = hear()
+            done(m["id"], supportedVersions=["2026-07-28"], capabilities={})
+            m = hear()
+            def tell(method, **params):
+                params["_meta"] = {"io.modelcontextprotocol/subscriptionId": m["id"]}
+                say(method="notifications/" + method, params=params)
+            tell("subscriptions/acknowledged", notifications={"toolsListChanged": True})
+            tell("tools/list_changed")
+            tell("resources/updated", uri="note://a")
+            hear()
+        """
+        target = mcp_ref.shlex.join(child(code))
+        arguments = ["listen", target, "--tools", "note://a", "--count", "2"]
+        status, out, err = self.run_command(*arguments)
+        self.assertEqual(status, 0)
+        lines = [
+            "notifications/tools/list_changed",
+            "notifications/resources/updated note://a",
+        ]
+        self.assertEqual(out.splitlines(), lines)
+        status, out, err = self.run_command(*arguments, "--json")
+        self.assertEqual(json.loads(out.splitlines()[1])["params"]["uri"], "note://a")
+
+    def test_tour(self) -> None:
+        with unittest.mock.patch.dict(os.environ):
+            status, out, err = self.run_command("tour", "--plain")
+        self.assertEqual(status, 0, err)
+        for text in (
+            "10. ",
+            "server/discover",
+            "notifications/progress",
+            "input_required",
+            "requestState",
+            "subscriptions/acknowledged",
+            "resources/updated",
+            "Mcp-Name: weather_current",
+            "HTTP status 404",
+        ):
+            self.assertIn(text, out)
+        self.assertNotIn("\x1b", out)
+
+    @spec("elicitation-26", "elicitation-29", "elicitation-36", "elicitation-37")
+    def test_the_terminal_shows_who_asks_and_the_whole_address(self) -> None:
+        client = Client(["some-server", "--x"])
+        url = "https://user@xn--evil.example/" + "p" * 300 + "?q=\x1b[0m"
+        params = {"mode": "url", "message": "please", "url": url}
+        for typed, opened in (("y", 1), ("yes", 1), ("", 0), ("n", 0), (None, 0)):
+            err = io.StringIO()
+            with (
+                contextlib.redirect_stderr(err),
+                unittest.mock.patch.object(mcp_ref, "_ask", lambda prompt, t=typed: t),
+                unittest.mock.patch("webbrowser.open") as browser,
+            ):
+                agreed = asyncio.run(mcp_ref._consent(client, params))
+            self.assertEqual((agreed, browser.call_count), (bool(opened), opened))
+            shown = err.getvalue()
+            self.assertIn("some-server --x", shown)
+            self.assertIn("p" * 300, shown)
+            self.assertIn("Beware", shown)
+            self.assertNotIn("\x1b", shown)
+
+    def test_forms_in_the_terminal(self) -> None:
+        schema: JSON = {
+            "type": "object",
+            "required": ["n"],
+            "properties": {
+                "n": {"type": "integer", "title": "How many"},
+                "b": {"type": "boolean", "default": True},
+                "s": {"type": "string", "enum": ["x", "y"]},
+                "a": {
+                    "type": "array",
+                    "items": {"anyOf": [{"const": "p", "title": "P"}]},
+                },
+                "skipped": {"type": "string", "default": "d"},
+            },
+        }
+        params = {"message": "m", "requestedSchema": schema}
+        client = Client(["server"])
+        prompts: list[str] = []
+
+        def fill(*typed: Any) -> JSON:
+            left = iter(typed)
+
+            def ask(prompt: str) -> Any:
+                prompts.append(prompt)
+                return next(left)
+
+            with (
+                contextlib.redirect_stderr(io.StringIO()),
+                unittest.mock.patch.object(mcp_ref, "_ask", ask),
+            ):
+                return asyncio.run(mcp_ref._fill_in({"s": "y"}, client, params))
+
+        content = {"n": 3, "b": False, "s": "y", "a": ["p", "q"]}
+        found = fill("3", "no", "p, q", "")
+        self.assertEqual(found, {"action": "accept", "content": content})
+        self.assertIn("How many", prompts[0])
+        self.assertIn("p (P)", prompts[2])
+        self.assertEqual(fill("!"), "decline")
+        self.assertEqual(fill(None), "decline")
+        del schema["required"]
+        found = fill(None, None, None, None)
+        self.assertEqual(found, {"action": "accept", "content": {"s": "y"}})
 
 
 # --- form: what holds for the files themselves --------------------------------------------
@@ -10223,11 +16546,7 @@ class Form(unittest.TestCase):
                 self.assertFalse(name.startswith("_"))
                 self.assertIn(name, defined)
                 value = getattr(mcp_ref, name)
-                if (
-                    isinstance(value, type)
-                    or callable(value)
-                    and hasattr(value, "__name__")
-                ):
+                if isinstance(value, (type, types.FunctionType)):
                     self.assertTrue(value.__doc__)
         sections = [defined.get(name, 0) for name in listed]
         self.assertEqual(sections, sorted(sections))
@@ -10238,6 +16557,9 @@ class Form(unittest.TestCase):
                 continue
             for one in [node, *(node.body if isinstance(node, ast.ClassDef) else [])]:
                 if isinstance(one, self.DEFINITIONS) and not one.name.startswith("_"):
+                    marks = [ast.unparse(mark) for mark in one.decorator_list]
+                    if "typing.overload" in marks:
+                        continue
                     with self.subTest(f"{node.name}.{one.name}", line=one.lineno):
                         self.assertTrue(ast.get_docstring(one))
 
@@ -10346,18 +16668,13 @@ class Form(unittest.TestCase):
         """Each can be sent and received, and fits its type by our own engine."""
         if not self.MESSAGES.is_dir():
             self.skipTest("../shared/spec/schema/examples is not here")
-        document = json.loads(
-            (SHARED / "spec" / "schema" / "2026-07-28.json").read_text("utf-8")
-        )
         checked = 0
-        for folder in sorted(self.MESSAGES.iterdir()):
-            schema = mcp_ref.Schema({**document, "$ref": f"#/$defs/{folder.name}"})
-            for path in sorted(folder.glob("*.json")):
-                with self.subTest(f"{folder.name}/{path.name}"):
-                    value = json.loads(path.read_text(encoding="utf-8"))
-                    self.assertEqual(schema.violations(value), [])
-                    self.assertEqual(self.carried(value), value)
-                    checked += 1
+        for path in sorted(self.MESSAGES.glob("*/*.json")):
+            with self.subTest(f"{path.parent.name}/{path.name}"):
+                value = json.loads(path.read_text(encoding="utf-8"))
+                Wire.check(path.parent.name, value)
+                self.assertEqual(self.carried(value), value)
+                checked += 1
         self.assertGreater(checked, 80)
 
     def carried(self, value: JSON) -> JSON:
@@ -10374,5 +16691,440 @@ class Form(unittest.TestCase):
         return mcp_ref.decode(data)["result"]
 
 
-if __name__ == "__main__":
-    unittest.main()
+# --- what the pages allow, and the few rules that no class above has --------------------
+
+
+class Remaining(Case):
+    """Clauses that stand between the pages."""
+
+    @spec("base-20")
+    async def test_codes_of_the_legacy_range_mean_nothing_to_the_client(self) -> None:
+        for code in (*range(-32019, -32002), -32001, -32000):
+
+            async def failing(
+                request: mcp_ref.Request, send: mcp_ref.Send, code: int = code
+            ) -> JSON:
+                error = {"code": code, "message": "m", "data": {"uri": "a:b"}}
+                return {"jsonrpc": "2.0", "id": request.id, "error": error}
+
+            async with mcp_ref.Client(failing, discover=False) as client:
+                for method in ("tools/call", "resources/read", "tools/list"):
+                    with self.subTest(code, method=method):
+                        with self.assertRaises(mcp_ref.RemoteError) as caught:
+                            await client.request(method, {"uri": "a:b"})
+                        self.assertIs(type(caught.exception), mcp_ref.RemoteError)
+                        self.assertEqual(caught.exception.code, code)
+                with self.assertRaises(mcp_ref.RemoteError) as caught:
+                    await client.read_resource("a:b")
+                self.assertIs(type(caught.exception), mcp_ref.RemoteError)
+
+    @spec("cancellation-17")
+    async def test_why_a_request_was_cancelled_is_in_the_log(self) -> None:
+        async def hang(request: mcp_ref.Request, send: mcp_ref.Send) -> JSON:
+            await asyncio.Event().wait()
+
+        null = os.open(os.devnull, os.O_WRONLY)
+        self.addCleanup(os.close, null)
+        stdio = mcp_ref._StdioServer(hang, null, 10_000)
+        params = {"requestId": 7, "reason": "the user pressed Esc"}
+        for message in (
+            mcp_ref.request_message(7, "tools/call", {}),
+            mcp_ref.notification("notifications/cancelled", params),
+        ):
+            with self.assertLogs("mcp_ref", "INFO") as logs:
+                mcp_ref._log.info("-")
+                stdio._received(mcp_ref.encode(message) + b"\n")
+        self.assertIn("the user pressed Esc", "".join(logs.output))
+        self.assertEqual(len(stdio.tasks), 0)
+
+    @spec("http-48", "tools-32")
+    async def test_invalid_annotations_cost_the_tool_on_every_transport(self) -> None:
+        async def listing(request: mcp_ref.Request, send: mcp_ref.Send) -> JSON:
+            good = {"name": "good", "inputSchema": {"type": "object"}}
+            wrong = {"type": "number", "x-mcp-header": "N"}
+            schema = {"type": "object", "properties": {"n": wrong}}
+            result = {"tools": [good, {"name": "bad", "inputSchema": schema}]}
+            return mcp_ref.result_response(request.id, result)
+
+        async with mcp_ref.Client(listing, discover=False) as client:
+            tools = await client.list_tools()
+        self.assertEqual([tool["name"] for tool in tools], ["good"])
+
+    @spec("caching-12", "caching-20", "caching-21")
+    async def test_lifetimes_and_change_notifications_are_independent(self) -> None:
+        for listens in (True, False):
+            self.server = Server("t", ttl_ms=60_000, subscriptions=listens)
+            self.server.tool(lambda: 1, name="one")
+            first = (await self.call("tools/list")).result
+            self.server.tool(lambda: 2, name="two")
+            second = (await self.call("tools/list")).result
+            self.assertEqual([first["ttlMs"], second["ttlMs"]], [60_000, 60_000])
+            self.assertEqual([len(first["tools"]), len(second["tools"])], [1, 2])
+            declared = (await self.call("server/discover")).result["capabilities"]
+            self.assertEqual(declared["tools"].get("listChanged", False), listens)
+
+    @spec("caching-24")
+    async def test_a_refresh_fetches_all_pages_again_from_the_first(self) -> None:
+        server = Server("t", ttl_ms=60_000, page_size=1)
+        inner = mcp_ref.in_memory(server)
+        seen: list[JSON] = []
+
+        async def watched(request: mcp_ref.Request, send: mcp_ref.Send) -> JSON:
+            seen.append("cursor" in request.params)
+            return await inner(request, send)
+
+        for name in ("a", "b", "c"):
+            server.tool(lambda: 1, name=name)
+        async with mcp_ref.Client(watched, discover=False) as client:
+            await client.list_tools()
+            await client.list_tools()
+            self.assertEqual(seen, [False, True, True])
+            server.tool(lambda: 1, name="d")
+            tools = await client.list_tools(refresh=True)
+        self.assertEqual([tool["name"] for tool in tools], ["a", "b", "c", "d"])
+        self.assertEqual(seen[3:], [False, True, True, True])
+
+    @spec("resources-11")
+    async def test_a_directory_can_say_that_it_is_one(self) -> None:
+        kind = "inode/directory"
+        self.server.resource("file:///src", mime_type=kind)(lambda: "a.py\nb.py")
+        listed = (await self.call("resources/list")).result["resources"]
+        self.assertEqual(listed[0]["mimeType"], kind)
+        read = (await self.call("resources/read", {"uri": "file:///src"})).result
+        self.assertEqual(read["contents"][0]["mimeType"], kind)
+
+    @spec("sampling-20")
+    async def test_any_reason_to_stop_is_handed_to_the_handler(self) -> None:
+        @self.server.tool
+        async def asks(ctx: Context) -> Any:
+            return (await ctx.sample("Hello?")).get("stopReason")
+
+        for reason in ("endTurn", "com.example/bored", None):
+            answer = {"role": "assistant", "content": mcp_ref.text("hi"), "model": "m"}
+            if reason is not None:
+                answer["stopReason"] = reason
+
+            def model(
+                client: mcp_ref.Client, params: JSON, said: JSON = answer
+            ) -> JSON:
+                return said
+
+            async with mcp_ref.Client(self.server, on_sample=model) as client:
+                reply = await client.call_tool("asks")
+            self.assertEqual(reply.text, reason or "")
+
+
+# --- SPEC_NOTES.md, the module and the tests, in step ---------------------------------
+#
+#   SPEC_NOTES.md      | http-12 | client | tested | what we do, where |
+#   mcp_ref.py         # http-12: MUST NOT be a response
+#   test_mcp_ref.py    @spec("http-12")
+
+NOTES = HERE / "SPEC_NOTES.md"
+REQUIREMENTS = SHARED / "spec" / "requirements.tsv"
+STATES = (
+    "tested",
+    "by construction",
+    "host's duty",
+    "authorization server's duty",
+    "declined",
+    "later",
+)
+BINDING = ("MUST", "MUST NOT", "REQUIRED", "SHOULD", "SHOULD NOT")
+CLAUSE_ID = re.compile(
+    r"(?<![\w-])((?:auth(?:-discovery|-registration|-security)?|base|caching"
+    r"|cancellation|completion|discover|elicitation|http|logging|mrtr|pagination"
+    r"|patterns|progress|prompts|resources|roots|sampling|stdio|subscriptions|tools"
+    r"|transports|versioning)-)([0-9]{2})\b(?: to \1([0-9]{2})\b)?"
+)
+
+
+class Row(typing.NamedTuple):
+    """One row of SPEC_NOTES.md."""
+
+    page: str
+    ids: tuple[str, ...]
+    binds: str
+    """Who is bound; it ends in MAY where nobody is."""
+    state: str
+    text: str
+
+
+class Clause(typing.NamedTuple):
+    """One line of requirements.tsv."""
+
+    level: str
+    page: str
+    section: str
+    sentence: str
+
+
+def clauses_in(text: str) -> list[str]:
+    """Find the clause ids in a text; `http-45 to http-47` are three."""
+    found = []
+    for prefix, first, last in CLAUSE_ID.findall(text):
+        for number in range(int(first), int(last or first) + 1):
+            found.append(f"{prefix}{number:02}")
+    return found
+
+
+class Notes:
+    """What the notes, the module, the tests and the requirements say of a clause."""
+
+    def __init__(self) -> None:
+        self.rows = self._read_rows(NOTES.read_text(encoding="utf-8"))
+        self.row = {id: row for row in self.rows for id in row.ids}
+        self.source = pathlib.Path(mcp_ref.__file__).read_text(encoding="utf-8")
+        self.lines: dict[str, list[tuple[int, str]]] = {}
+        for number, line in enumerate(self.source.splitlines(), 1):
+            for id in clauses_in(line):
+                self.lines.setdefault(id, []).append((number, line.strip()))
+        self.tests: dict[str, list[str]] = {}
+        for name, clauses in self._read_tests():
+            for id in clauses:
+                self.tests.setdefault(id, []).append(name)
+        self.clauses = self._read_requirements()
+
+    @staticmethod
+    def _read_rows(text: str) -> list[Row]:
+        rows, page = [], ""
+        for line in text.splitlines():
+            if heading := re.match(r"## (\S+/\S+)$", line):
+                page = heading[1]
+            cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+            if line.startswith("| ") and page and cells[0] != "id":
+                ids, binds, state, words = cells
+                rows.append(Row(page, tuple(ids.split(", ")), binds, state, words))
+        return rows
+
+    @staticmethod
+    def _read_tests() -> Iterator[tuple[str, tuple[str, ...]]]:
+        for cls in list(globals().values()):
+            if isinstance(cls, type) and issubclass(cls, unittest.TestCase):
+                for name in sorted(
+                    filter(lambda one: one.startswith("test"), dir(cls))
+                ):
+                    clauses = getattr(getattr(cls, name), "clauses", ())
+                    yield f"{cls.__name__}.{name}", clauses
+
+    @staticmethod
+    def _read_requirements() -> dict[str, Clause]:
+        """Return the clauses by id; nothing where the requirements are not at hand."""
+        if not REQUIREMENTS.exists():
+            return {}
+        lines = REQUIREMENTS.read_text(encoding="utf-8").splitlines()[1:]
+        table = [line.split("\t", 4) for line in lines]
+        return {id: Clause(*rest) for id, *rest in table}
+
+    def binding(self) -> dict[str, str]:
+        """Return id -> page of the clauses that have to be accounted for."""
+        if self.clauses:
+            levels = self.clauses.items()
+            return {id: one.page for id, one in levels if one.level in BINDING}
+        bound = [row for row in self.rows if not row.binds.endswith("MAY")]
+        return {id: row.page for row in bound for id in row.ids}
+
+    def fault(self, id: str) -> str:
+        """Say why a clause is not accounted for; "" if it is."""
+        row = self.row.get(id)
+        if row is None:
+            return "it has no row in SPEC_NOTES.md"
+        if row.state not in STATES:
+            return f"{row.state!r} is not a verdict"
+        if row.state == "tested" and id not in self.tests:
+            return "no test carries it"
+        return ""
+
+
+def defined_names(source: str) -> set[str]:
+    """Return what a module defines: name, Class.name, Class.attribute."""
+    found: set[str] = set()
+
+    def walk(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                found.add(prefix + node.name)
+            if isinstance(node, ast.ClassDef):
+                walk(node.body, f"{prefix}{node.name}.")
+            if isinstance(node, ast.Assign):
+                names = [one for target in node.targets for one in ast.walk(target)]
+                found.update(prefix + n.id for n in names if isinstance(n, ast.Name))
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                found.add(prefix + node.target.id)
+
+    walk(ast.parse(source).body, "")
+    return found
+
+
+class Ledger(unittest.TestCase):
+    """Every clause has a row, every row keeps its word, every citation has a sense."""
+
+    notes: Notes
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.notes = Notes()
+
+    def test_every_clause_is_accounted_for(self) -> None:
+        counts, faults = tally(self.notes)
+        lines = [f"{id}: {fault}" for id, fault in faults.items()]
+        self.assertFalse(lines, "\n" + "\n".join(lines))
+        total = sum(sum(states.values()) for states in counts.values())
+        self.assertEqual(total, len(self.notes.binding()))
+
+    def test_every_row_has_its_verdict_and_its_page(self) -> None:
+        self.assertTrue(self.notes.rows)
+        seen: set[str] = set()
+        for row in self.notes.rows:
+            with self.subTest(row.ids):
+                self.assertIn(row.state, STATES)
+                self.assertTrue(row.binds and row.text)
+                self.assertTrue(seen.isdisjoint(row.ids), "it has two rows")
+                seen.update(row.ids)
+                for id in row.ids:
+                    self.assertEqual(clauses_in(id), [id])
+                    if self.notes.clauses:
+                        may = self.notes.clauses[id].level == "MAY"
+                        self.assertEqual(row.page, self.notes.clauses[id].page)
+                        self.assertEqual(row.binds.endswith("MAY"), may)
+
+    def test_rows_are_in_the_order_of_the_specification(self) -> None:
+        order = list(self.notes.clauses)
+        if not order:
+            self.skipTest("the requirements are not at hand")
+        rows = self.notes.rows
+        pages = list(dict.fromkeys(row.page for row in rows))
+        wanted = list(dict.fromkeys(one.page for one in self.notes.clauses.values()))
+        self.assertEqual(pages, wanted)
+        for row in rows:
+            self.assertEqual(list(row.ids), sorted(row.ids, key=order.index))
+        for page in pages:
+            firsts = [order.index(row.ids[0]) for row in rows if row.page == page]
+            self.assertEqual(firsts, sorted(firsts), page)
+
+    def test_later_is_for_the_oauth_client_and_the_bridges_only(self) -> None:
+        for row in self.notes.rows:
+            if row.state == "later":
+                self.assertRegex(row.text, "OAuth client|bridge", row.ids)
+
+    def test_every_cited_clause_is_in_the_notes(self) -> None:
+        for where in (self.notes.lines, self.notes.tests):
+            self.assertEqual(sorted(where.keys() - self.notes.row.keys()), [])
+
+    def test_no_clause_is_unknown(self) -> None:
+        if not self.notes.clauses:
+            self.skipTest("the requirements are not at hand")
+        cited = (
+            self.notes.row.keys() | self.notes.lines.keys() | self.notes.tests.keys()
+        )
+        self.assertEqual(sorted(cited - self.notes.clauses.keys()), [])
+
+    def test_every_name_in_the_notes_exists_in_the_module(self) -> None:
+        defined = defined_names(self.notes.source)
+        missing = [
+            f"{', '.join(row.ids)}: {name}"
+            for row in self.notes.rows
+            for name in re.findall(r"`([^`]+)`", row.text)
+            if name not in defined
+        ]
+        self.assertEqual(missing, [])
+
+    def test_every_citation_stands_directly_above_code(self) -> None:
+        lines = self.notes.source.splitlines()
+        for number, line in enumerate(lines):
+            if not (line.lstrip().startswith("#") and clauses_in(line)):
+                continue
+            with self.subTest(line=number + 1):
+                rest = (one.strip() for one in lines[number + 1 :])
+                below = next((one for one in rest if not one.startswith("#")), "")
+                self.assertTrue(below, f"nothing stands below {line.strip()!r}")
+
+    def test_a_clause_is_shown_with_its_row_its_lines_and_its_tests(self) -> None:
+        shown = "\n".join(describe(self.notes, "base-04"))
+        for part in ("tested", "read_message", "# base-04", "test_"):
+            self.assertIn(part, shown)
+
+
+# --- python test_mcp_ref.py --ledger, --clause ID -------------------------------------
+
+
+def tally(notes: Notes) -> tuple[dict[str, dict[str, int]], dict[str, str]]:
+    """Count the clauses per page and state; return also those with a fault."""
+    counts: dict[str, dict[str, int]] = {}
+    faults: dict[str, str] = {}
+    for id, page in notes.binding().items():
+        fault = notes.fault(id)
+        if fault:
+            faults[id] = fault
+        state = "unaccounted" if fault else notes.row[id].state
+        states = counts.setdefault(page, dict.fromkeys((*STATES, "unaccounted"), 0))
+        states[state] += 1
+    return counts, faults
+
+
+def print_ledger(as_json: bool) -> int:
+    """Print the clauses per page and state; return 1 if one is unaccounted for."""
+    counts, faults = tally(Notes())
+    states = (*STATES, "unaccounted")
+    totals = {s: sum(page[s] for page in counts.values()) for s in states}
+    if as_json:
+        ledger = {"pages": counts, "totals": totals, "unaccounted": faults}
+        print(json.dumps(ledger, indent=2))
+        return 1 if faults else 0
+    heads = ("tested", "constr.", "host", "auth.srv", "declined", "later", "missing")
+    print(f"{'page':<52}" + "".join(f"{head:>10}" for head in (*heads, "all")))
+    for page, found in [*counts.items(), ("all pages", totals)]:
+        numbers = [found[state] for state in states]
+        cells = [str(number or "") for number in (*numbers, sum(numbers))]
+        print(f"{page:<52}" + "".join(f"{cell:>10}" for cell in cells))
+    for id, fault in faults.items():
+        print(f"{id}: {fault}")
+    return 1 if faults else 0
+
+
+def describe(notes: Notes, id: str) -> Iterator[str]:
+    """Yield the lines that show one clause: its row, its code and its tests."""
+    row, clause = notes.row.get(id), notes.clauses.get(id)
+    if clause is not None:
+        yield f"{id}  {clause.level}  {clause.page}  {clause.section}".rstrip()
+        yield f"  {clause.sentence}"
+    elif row is not None:
+        yield f"{id}  {row.page}"
+    if row is None:
+        yield "no row in SPEC_NOTES.md"
+    else:
+        yield f"{row.state}, binds {row.binds}"
+        yield f"  {row.text}"
+    lines, tests = notes.lines.get(id, ()), notes.tests.get(id, ())
+    yield "mcp_ref.py" if lines else "mcp_ref.py: not cited"
+    for number, line in lines:
+        yield f"  {number:>5}  {line}"
+    yield "tests" if tests else "tests: none"
+    for name in tests:
+        yield f"  {name}"
+
+
+def print_clause(id: str) -> int:
+    """Print one clause; return 2 if there is no such clause."""
+    notes = Notes()
+    if id not in notes.row and id not in notes.clauses:
+        print(f"no clause {id!r}: ids look like http-12 or base-04", file=sys.stderr)
+        return 2
+    print("\n".join(describe(notes, id)))
+    return 0
+
+
+def main() -> int:
+    """Run the tests, or show what the notes say of the specification."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--ledger", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--clause", metavar="ID")
+    options, rest = parser.parse_known_args()
+    if options.clause is None and not options.ledger:
+        unittest.main()  # reads sys.argv itself, and exits
+    if rest or (options.json and not options.ledger):
+        parser.error("usage: --ledger [--json], or --clause ID, and nothing else")
+    if options.clause is not None:
+        return print_clause(options.clause)
+    return print_ledger(options.json)

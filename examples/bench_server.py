@@ -16,7 +16,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-from mcp_ref import HttpLimits, Server  # noqa: E402: found through the line above
+from mcp_ref import HttpLimits, Server
 
 
 def build(sync: bool = False, tools: int = 0) -> Server:

@@ -3,9 +3,9 @@
 
     python examples/conformance_server.py --port 8000
 
-The suite (@modelcontextprotocol/conformance) calls tools, resources and prompts by fixed
-names and looks at what comes back. Each is written here the way a user of mcp_ref would
-write it, so this file is also a tour of what a handler can return, report and ask.
+The suite (@modelcontextprotocol/conformance) calls tools, resources and prompts by
+fixed names and looks at what comes back. Each is written here the way a user of mcp_ref
+would write it: a tour of what a handler can return, report and ask.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-from mcp_ref import (  # noqa: E402: found through the line above
+from mcp_ref import (
     Context,
     Message,
     Server,
@@ -37,10 +37,12 @@ from mcp_ref import (  # noqa: E402: found through the line above
 
 # One red pixel, and a tenth of a millisecond of silence.
 PNG = base64.b64decode(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5E"
-    "rkJggg=="
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAA"
+    "AABJRU5ErkJggg=="
 )
-WAV = b"RIFF\x26\0\0\0WAVEfmt \x10\0\0\0\1\0\1\0\x40\x1f\0\0\x80\x3e\0\0\2\0\x10\0data\2\0\0\0\0\0"
+WAV = base64.b64decode(
+    "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAIA+AAACABAAZGF0YQIAAAAAAA=="
+)
 
 server = Server(
     "mcp_ref conformance fixture",
@@ -49,7 +51,7 @@ server = Server(
 )
 
 
-# --- tools: what can be returned ----------------------------------------------------------
+# --- tools: what can be returned ------------------------------------------------------
 
 
 @server.tool
@@ -98,7 +100,7 @@ def test_error_handling() -> str:
     raise ToolError("This tool intentionally returns an error for testing")
 
 
-# --- tools: progress and logging, on the stream of the request ----------------------------
+# --- tools: progress and logging, on the stream of the request ------------------------
 
 
 @server.tool
@@ -117,7 +119,7 @@ async def test_logging_tool(ctx: Context) -> str:
     return "logged if that was wanted"
 
 
-# --- tools: parameters --------------------------------------------------------------------
+# --- tools: parameters ----------------------------------------------------------------
 
 
 @server.tool
@@ -161,7 +163,7 @@ def json_schema_2020_12_tool(**arguments: Any) -> str:
     return f"received {', '.join(arguments)}"
 
 
-# --- tools: questions to the client -------------------------------------------------------
+# --- tools: questions to the client ---------------------------------------------------
 
 
 @dataclass
@@ -250,7 +252,7 @@ async def test_input_required_result_capabilities(ctx: Context) -> str:
 async def test_streaming_elicitation(ctx: Context) -> str:
     """Ask, where earlier revisions would have sent a request on the stream."""
     answer = await ctx.elicit("Please confirm", Confirmed)
-    return answer.action
+    return str(answer.action)
 
 
 @server.tool
@@ -260,7 +262,7 @@ async def test_missing_capability(ctx: Context) -> str:
     return str(answer["content"]["text"])
 
 
-# --- tools: changes, told to those who listen ---------------------------------------------
+# --- tools: changes, told to those who listen -----------------------------------------
 
 
 @server.tool
@@ -288,7 +290,7 @@ def test_trigger_prompt_change() -> str:
     return "changed"
 
 
-# --- resources ----------------------------------------------------------------------------
+# --- resources ------------------------------------------------------------------------
 
 
 @server.resource("test://static-text", title="Static text", mime_type="text/plain")
@@ -315,7 +317,7 @@ def template_data(id: str) -> Any:
     return {"id": id, "templateTest": True, "data": f"Data for ID: {id}"}
 
 
-# --- prompts ------------------------------------------------------------------------------
+# --- prompts --------------------------------------------------------------------------
 
 
 @server.prompt
@@ -338,7 +340,7 @@ server.complete("test_prompt_with_arguments", "arg1", values=["paris", "park", "
 
 @server.prompt
 def test_prompt_with_embedded_resource(
-    resourceUri: Annotated[str, "URI of the resource to embed"],  # noqa: N803
+    resourceUri: Annotated[str, "URI of the resource to embed"],
 ) -> list[Message]:
     """A prompt that embeds a resource."""
     return [
