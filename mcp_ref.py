@@ -398,7 +398,7 @@ def _writer(item: str, key: str, text: Callable[[str], str]) -> Callable[[JSON],
     plain = json.JSONEncoder(
         separators=(item, key), allow_nan=False, ensure_ascii=text is _ascii
     )
-    make = json.encoder.c_make_encoder
+    make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:  # no accelerator in this Python
         return plain.encode
     write = make(None, plain.default, text, None, key, item, False, False, False)
@@ -679,7 +679,7 @@ class Extension:
 #
 # One type carries all of it: an Exchange takes a request and a way to send
 # notifications, and returns the response. `Server.handle` is one, a client transport is
-# one, and so is whatever wraps them. Cancelling the task that awaits it is cancellation.
+# one, and so is whatever wraps them. To cancel the task that awaits it is cancellation.
 
 Send = Callable[[JSON], Awaitable[None]]
 Exchange = Callable[[Request, Send], Awaitable[JSON]]
@@ -1298,7 +1298,7 @@ class Subscriptions:
         self._by_key: dict[
             Hashable, dict[asyncio.AbstractEventLoop, set[_Subscription]]
         ] = {}
-        self._due: dict[Hashable, Change | None] = {}
+        self._due: dict[Hashable, Change] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -1329,7 +1329,9 @@ class Subscriptions:
     def publish(self, key: Hashable, method: str, params: dict[str, JSON]) -> None:
         """Announce a change to the subscriptions that hold `key`; never waits."""
         loops = list(self._by_key.get(key, ()))
-        change = Change(method, params) if loops else None
+        if not loops:
+            return
+        change = Change(method, params)
         for loop in loops:
             if asyncio._get_running_loop() is loop:
                 self._deliver(loop, key, change)
@@ -1859,7 +1861,7 @@ class _StdioServer:
 
     def __init__(self, server: Server | Exchange, sink: int, limit: int) -> None:
         self.server = server
-        self.exchange: Exchange = getattr(server, "handle", server)
+        self.exchange = server.handle if isinstance(server, Server) else server
         self.ended = asyncio.Event()
         self.sink = _Sink(sink, self.ended.set)
         self.limit = limit
@@ -1995,11 +1997,11 @@ class _StdioServer:
 #               notification  --> 202
 #               anything else --> 4xx, a JSON-RPC error
 #
-#   bytes --> _HttpConnection --> _HttpEndpoint.admit --> _HttpEndpoint.respond --> reply
-#             framing             line and fields        body, exchange
+#   bytes -> _HttpConnection -> _HttpEndpoint.admit -> _HttpEndpoint.respond -> reply
+#            framing            line and fields       body, exchange
 #
-# The rules are in _HttpEndpoint, once. The built-in server and the ASGI application know
-# only how bytes come and go.
+# The rules are in _HttpEndpoint, once. The built-in server and the ASGI application
+# know only how bytes come and go.
 
 _Fields = tuple[tuple[str, str], ...]  # header fields of an answer
 
@@ -2335,19 +2337,14 @@ class _HttpEndpoint:
         kind, limit = ("streams" if listens else "requests"), self.limits.requests
         if listens:
             limit = self.limits.streams
+        if self.running[kind] >= limit:
+            busy = Overloaded(f"{limit} {kind} are open")
+            return error_response(request.id, busy)
+        self.running[kind] += 1
         try:
-            if self.running[kind] >= limit:
-                raise Overloaded(f"{limit} {kind} are open")
-            self.running[kind] += 1
-            try:
-                return await self.exchange(request, reply.send)
-            finally:
-                self.running[kind] -= 1
-        except McpError as error:
-            return error_response(request.id, error)
-        except Exception:
-            _log.exception("%s failed", request.method)
-            return error_response(request.id, InternalError("Internal error"))
+            return await carry_out(self.exchange, request, reply.send)
+        finally:
+            self.running[kind] -= 1
 
     def _finish(self, reply: _HttpReply, response: JSON) -> Awaitable[None]:
         """Send the response. http-16: MUST be JSON or an SSE stream."""
@@ -2442,7 +2439,7 @@ def _subscriptions_of(server: Any) -> Subscriptions | None:
     return found if isinstance(found, Subscriptions) else None
 
 
-# --- the built-in HTTP server: asyncio moves the bytes, http.server reads the header ----
+# --- the built-in HTTP server: asyncio moves bytes, http.server reads the header ----
 
 _HEAD_MEMO = 256  # header blocks remembered
 _HEAD_MEMO_BYTES = 2048  # none that is longer
@@ -2627,7 +2624,7 @@ class _HttpConnection(asyncio.Protocol):
         if self.state == _CLOSING:
             return
         self.buffer += data
-        if self.task is None and self.waiter is None:
+        if self.task is None:
             self._advance()
         if len(self.buffer) > _PIPELINE_BYTES and (self.task or self.waiter):
             self.transport.pause_reading()
@@ -2635,9 +2632,9 @@ class _HttpConnection(asyncio.Protocol):
     def eof_received(self) -> None:
         """Treat the end of input as the end of the client.
 
-        A client that only closed its sending side looks the same, and waiting for a write
-        to fail would leave work running that nobody wants: http-23, cancellation-04.
-        Answers that are ready are still written.
+        A client that only closed its sending side looks the same, and waiting for a
+        write to fail would leave work running that nobody wants: http-23,
+        cancellation-04. Answers that are ready are still written.
         """
         self._cancel()
         self._await(_CLOSING, self.site.limits.blocked_seconds)
@@ -2973,7 +2970,7 @@ class _HttpSite:
         )
 
     def prefix(self, status: int, fields: _Fields, close: bool) -> bytes:
-        """Return status line and fields, remembered for as long as the date is right."""
+        """Return status line and fields, remembered while the date is right."""
         found = self.prefixes.get((status, fields, close))
         if found is None:
             phrase = self.grammar.responses[status][0]
@@ -3108,10 +3105,10 @@ async def serve_http(
 ) -> None:
     """Serve Streamable HTTP until cancelled, then end gracefully.
 
-    "localhost" listens on IPv4 and IPv6. Port 0 takes a free one; `on_ready` is told the
-    URL. `ssl` is an SSLContext. On a loopback address only loopback names pass as Host,
-    and loopback origins as Origin; elsewhere every Host passes unless `allowed_hosts`
-    says which.
+    "localhost" listens on IPv4 and IPv6. Port 0 takes a free one; `on_ready` is told
+    the URL. `ssl` is an SSLContext. On a loopback address only loopback names pass as
+    Host, and loopback origins as Origin; elsewhere every Host passes unless
+    `allowed_hosts` says which.
     """
     endpoint = _HttpEndpoint(
         server,
@@ -3967,7 +3964,7 @@ class _Connection:
         # body answers before it has read it.
         self.writer.write(data)
         while True:
-            with _network("The connection broke before the answer"):
+            with _Network("The connection broke before the answer"):
                 head = await self.reader.readuntil(b"\r\n\r\n")
                 version, self.status, self.headers = _parse_head(head)
             if self.status >= 200:
@@ -3975,7 +3972,7 @@ class _Connection:
         headers = self.headers
         close = "close" in headers.get("connection", "").lower()
         self._keep = version == "HTTP/1.1" and not close
-        with _network("The answer's length is malformed", self.status):
+        with _Network("The answer's length is malformed", self.status):
             self._chunked = "chunked" in headers.get("transfer-encoding", "").lower()
             if self.status in (204, 304) or self._chunked:
                 self._left = 0
@@ -3986,7 +3983,7 @@ class _Connection:
 
     async def read_some(self) -> bytes:
         """Return the next piece of the body; b"" is its end."""
-        with _network("The connection broke within the answer", self.status):
+        with _Network("The connection broke within the answer", self.status):
             if self._chunked and not self._left:
                 self._left = await self._next_chunk()
             if not self._left:
@@ -4012,7 +4009,7 @@ class _Connection:
     async def read(self, limit: int) -> bytes:
         """Return the whole body."""
         if not self._chunked and self._left <= limit and self._left < math.inf:
-            with _network("The connection broke within the answer", self.status):
+            with _Network("The connection broke within the answer", self.status):
                 size, self._left = int(self._left), 0
                 return await self.reader.readexactly(size)
         parts, size = [], 0
@@ -4041,16 +4038,36 @@ class _Connection:
         self.writer.transport.abort()
 
 
-@contextlib.contextmanager
-def _network(problem: str, status: int | None = None) -> Iterator[None]:
-    """Turn whatever reading from a socket raises into TransportError."""
-    try:
-        yield
-    except TransportError:
-        raise
-    except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
-        detail = str(error) or type(error).__name__
-        raise TransportError(f"{problem}: {detail}", status) from error
+_BROKEN = (OSError, EOFError, ValueError, asyncio.LimitOverrunError)
+
+
+class _Network:
+    """Turn whatever reading from a socket raises into TransportError.
+
+    A class, because contextlib's generators would cost a tenth of a call.
+    """
+
+    __slots__ = ("problem", "status")
+
+    def __init__(self, problem: str, status: int | None = None) -> None:
+        self.problem = problem
+        self.status = status
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, _BROKEN) and not isinstance(error, TransportError):
+            detail = str(error) or type(error).__name__
+            raise TransportError(f"{self.problem}: {detail}", self.status) from error
+
+
+@functools.lru_cache(256)
+def _field_line(name: str, value: str) -> str:
+    """Write one field; raises ValueError for what would break out of its line."""
+    if not (_TOKEN.fullmatch(name) and _HEADER_TEXT.fullmatch(value)):
+        raise ValueError(f"the header {name!r} cannot be sent: {value[:80]!r}")
+    return f"{name}: {value}\r\n"
 
 
 def _natural(text: str) -> int:
@@ -4174,7 +4191,6 @@ class HttpClient:
         fields = {
             "Host": self._authority,
             "Content-Type": "application/json",
-            "Content-Length": str(length),
             # http-09: MUST list both
             "Accept": "application/json, text/event-stream",
             "Accept-Encoding": "identity",
@@ -4193,12 +4209,9 @@ class HttpClient:
             fields["Mcp-Name"] = encode_header_value(name)
         for more in (self._headers, request.headers or {}, self._credentials):
             fields |= {k: v for k, v in more.items() if k.lower() not in _OWN_FIELDS}
-        lines = [f"POST {path} HTTP/1.1"]
-        for key, value in fields.items():
-            if not (_TOKEN.fullmatch(key) and _HEADER_TEXT.fullmatch(value)):
-                raise ValueError(f"the header {key!r} cannot be sent: {value[:80]!r}")
-            lines.append(f"{key}: {value}")
-        return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
+        lines = "".join(_field_line(key, value) for key, value in fields.items())
+        start = f"POST {path} HTTP/1.1\r\nContent-Length: {length}\r\n"
+        return f"{start}{lines}\r\n".encode("ascii")
 
     def _redirected(self, status: int, headers: Mapping[str, str], path: str) -> str:
         """Return the path to go on with; another origin is refused."""
@@ -4254,7 +4267,7 @@ class HttpClient:
     ) -> JSON:
         decoder = SseDecoder(self._limit)
         while chunk := await connection.read_some():
-            with _network("The answer's stream is broken", connection.status):
+            with _Network("The answer's stream is broken", connection.status):
                 events = decoder.feed(chunk)
             for kind, data in events:
                 message = _message_in(kind, data, request)
@@ -4304,7 +4317,7 @@ class HttpClient:
             connection.abort()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                with _network(f"Cannot connect to {self._authority}"):
+                with _Network(f"Cannot connect to {self._authority}"):
                     return await self._connect()
         except TimeoutError:
             problem = f"Cannot connect to {self._authority} in {CONNECT_TIMEOUT} s"
@@ -4719,7 +4732,7 @@ class Answer(dict[str, JSON]):
     @property
     def accepted(self) -> bool:
         """Tell whether the user agreed; the two other actions must be handled too."""
-        return self["action"] == "accept"
+        return bool(self["action"] == "accept")
 
     @property
     def content(self) -> dict[str, JSON]:
@@ -4777,7 +4790,7 @@ def elicitation_url(message: str, url: str) -> Question:
         _log.warning("elicitation URL without HTTPS: %s://%s", parts[0], parts[1])
     # elicitation-13: MUST specify the mode
     params = {"mode": "url", "message": message, "url": url}
-    needs = {"elicitation": {"url": {}}}
+    needs: dict[str, JSON] = {"elicitation": {"url": {}}}
     return Question("elicitation/create", params, needs, _elicit_result)
 
 
@@ -4938,7 +4951,8 @@ _SEGMENT = _UNRESERVED + "!$&'()*+,;=:@"  # RFC 3986 pchar, less the triplets
 _ANY = _SEGMENT + "/?#[]"
 _UCS = "\u00a0-\ud7ff\ue000-\U0010ffff"  # of an IRI; no lone surrogates
 _TRIPLET = "%[0-9A-Fa-f]{2}"
-_VARIABLE = re.compile(rf"(?:[A-Za-z0-9_]|{_TRIPLET})(?:\.?(?:[A-Za-z0-9_]|{_TRIPLET}))*")
+_NAME_CHAR = f"(?:[A-Za-z0-9_]|{_TRIPLET})"
+_VARIABLE = rf"{_NAME_CHAR}(?:\.?{_NAME_CHAR})*"
 
 
 class _Operator(NamedTuple):
@@ -4972,21 +4986,18 @@ class _Step(NamedTuple):
 class UriTemplate:
     """Expand a template to a URI, and match a URI back to values (RFC 6570).
 
-    The RFC defines expansion only. These are the rules of matching:
+    The RFC defines expansion only. Matching takes the whole URI or nothing, normalises
+    nothing, and decodes each value once, as UTF-8; "+" stays "+".
 
-    * The whole URI matches or nothing does. Nothing is normalised. Each value is
-      decoded once, as UTF-8 (or there is no match); "+" stays "+".
     * ``{a}``, ``{.a}`` and ``{/a}`` take one or more characters of a path segment:
       never a bare "/", but "%2F" decodes to one. For files, `safe_path` is the guard.
     * ``{+a}`` and ``{#a}`` take one or more characters of any kind.
-    * ``{?a,b}``, ``{&a,b}`` and ``{;a,b}`` take pairs in any order, and all that can
-      belong to them. An absent one is left out of the result, so that a handler's
-      default applies; an empty one is "". A name that is unknown or comes twice is no
-      match. A value further left ends at the first "?", "&" or ";" that could open
-      them: in ``{+path}{?page}``, the path holds no bare "?".
+    * ``{?a,b}``, ``{&a,b}`` and ``{;a,b}`` take pairs in any order. An absent one is
+      left out of the result, an empty one is "". A name that is unknown or comes twice
+      is no match. A value further left ends where these could begin: in
+      ``{+path}{?page}``, the path holds no bare "?".
     * Else, the leftmost value takes what it can: ``{a}-{b}`` splits 1-2-3 after 1-2.
-    * Lenient: bare non-ASCII characters are accepted in values, and in literals,
-      which match as written and as `expand` encodes them.
+    * Lenient: bare non-ASCII characters are accepted in values and in literals.
     """
 
     def __init__(self, template: str) -> None:
@@ -4994,7 +5005,10 @@ class UriTemplate:
         self.template = template
         self._parts = list(_parse(template))
         self.names = tuple(name for op, names in self._parts if op for name in names)
-        self._steps = _compile(self._parts)
+
+    @functools.cached_property
+    def _steps(self) -> list[_Step]:
+        return _compile(self._parts)
 
     @property
     def sort_key(self) -> tuple[int, int, int]:
@@ -5002,7 +5016,7 @@ class UriTemplate:
 
         More literal characters, then fewer ``{+a}`` and ``{#a}``, then fewer names.
         """
-        literal = sum(len(step.text) for step in self._steps if step.kind == "literal")
+        literal = sum(len(names[0]) for op, names in self._parts if op is None)
         wide = sum(op.reserved for op, _ in self._parts if op)
         return -literal, wide, len(self.names)
 
@@ -5033,18 +5047,18 @@ class UriTemplate:
         return values if len(values) == len(found) else None  # none comes twice
 
     def expand(self, values: Mapping[str, str]) -> str:
-        """Return the URI for these values; a variable without one is left out.
-
-        `match` gives them back, but for what the RFC makes ambiguous: a value that is
-        absent or empty outside pairs, or that holds bare what may follow it; a triplet
-        in ``{+a}``.
-        """
+        """Return the URI for these values; a variable without one is left out."""
         uri = ""
         for op, names in self._parts:
             if op is None:
                 uri += _encode(names[0], reserved=True)
                 continue
-            items = [_item(op, name, values[name]) for name in names if name in values]
+            items = []
+            for name in names:
+                if name in values:
+                    text = _encode(values[name], op.reserved)
+                    label = name + ("=" if text else op.empty) if op.pairs else ""
+                    items.append(label + text)
             uri += op.first + op.separator.join(items) if items else ""
         return uri
 
@@ -5060,49 +5074,39 @@ def _encode(text: str, reserved: bool) -> str:
     return quote(re.sub(f"(?!{_TRIPLET})%", "%25", text), safe=_ANY + "%")
 
 
-def _item(op: _Operator, name: str, value: str) -> str:
-    text = _encode(value, op.reserved)
-    if not op.pairs:
-        return text
-    return f"{name}={text}" if text else name + op.empty
-
-
 def _unit(chars: str, stops: str) -> str:
     kept = "".join(char for char in chars if char not in stops)
     return f"(?:[{re.escape(kept)}{_UCS}]|{_TRIPLET})"
 
 
 # An expression, a literal, or one character that can be in neither.
-_PART = re.compile(rf"\{{([^{{}}]*)\}}|({_unit(_ANY, '')}+)|(.)", re.DOTALL)
+_PART = rf"(?s)\{{([^{{}}]*)\}}|({_unit(_ANY, '')}+)|(.)"
 
 
 def _parse(template: str) -> Iterator[_Part]:
     seen: set[str] = set()
-    for part in _PART.finditer(template):
+    for part in re.finditer(_PART, template):
         body, literal, stray = part.groups()
-        at = part.start()
+        start, at = f"URI template {template!r}: ", f" at {part.start()}"
         # resources-12: MUST be in accordance with RFC 3986
         if stray:
             why = "brace without its partner" if stray in "{}" else "illegal character"
-            raise ValueError(f"URI template {template!r}: {why} {stray!r} at {at}")
+            raise ValueError(f"{start}{why} {stray!r}{at}")
         if literal:
             yield None, (literal,)
             continue
         symbol = body[:1] if body[:1] in _OPERATORS else ""
         names = tuple(body[len(symbol) :].split(","))
         for name in names:
-            if why := _flaw(name, seen):
-                raise ValueError(f"URI template {template!r}: {name!r} at {at} {why}")
+            why = "comes twice" if name in seen else ""
+            if name.endswith("*") or ":" in name:
+                why = "has a modifier of level 4; levels 1 to 3 are supported"
+            elif not re.fullmatch(_VARIABLE, name):
+                why = "is not a variable name, nor an operator with one"
+            if why:
+                raise ValueError(f"{start}{name!r}{at} {why}")
             seen.add(name)
         yield _OPERATORS[symbol], names
-
-
-def _flaw(name: str, seen: set[str]) -> str:
-    if name.endswith("*") or ":" in name:
-        return "has a modifier of level 4; levels 1 to 3 are supported"
-    if not _VARIABLE.fullmatch(name):
-        return "is not a variable name, nor an operator with one"
-    return "comes twice" if name in seen else ""
 
 
 def _compile(parts: list[_Part]) -> list[_Step]:
@@ -5157,11 +5161,10 @@ class UnsafePath(ValueError):
 def safe_path(root: str | os.PathLike[str], relative: str) -> pathlib.Path:
     """Join a path from a URI to a directory; raise ``ValueError`` if it gets outside.
 
-    ``relative`` has been decoded by `UriTemplate.match` and is not decoded again:
-    "%2e%2e" is a file of that name. "/" separates on every system, a backslash is
-    refused on all. Links are followed before the check; the result is absolute, free
-    of links, and need not exist. Not kept out is who can replace what lies in ``root``
-    between this call and the opening of the file.
+    ``relative`` has been decoded by `UriTemplate.match` and is not decoded again. "/"
+    separates on every system, a backslash is refused on all. Links are followed before
+    the check; the result is absolute and need not exist. Not kept out is who can
+    replace what lies in ``root`` between this call and the opening of the file.
     """
     import pathlib  # here, because a server without files does not need it
 
@@ -5218,7 +5221,7 @@ class Contents(dict[str, JSON]):
     """One entry of a resource's `contents`, made by contents()."""
 
 
-def annotations(
+def annotations(  # type: ignore[no-redef]  # the name that `from __future__` took
     audience: Sequence[str] | None = None,
     priority: float | None = None,
     last_modified: datetime.datetime | str | None = None,
@@ -5514,7 +5517,7 @@ def _by_name(function: Callable[..., Any]) -> Callable[..., Any]:
 def _is_async(function: Callable[..., Any]) -> bool:
     while isinstance(function, functools.partial):
         function = function.func
-    call = getattr(function, "__call__", None)  # noqa: B004: an object's own __call__
+    call = getattr(function, "__call__", None)  # an object's own
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
@@ -5591,7 +5594,7 @@ class Server:
         declare although nothing is registered yet: "tools", "resources", "prompts".
         """
         info = {"title": title, "websiteUrl": website_url, "icons": icons}
-        self.info = {"name": name, "version": version}
+        self.info: dict[str, JSON] = {"name": name, "version": version}
         self.info |= {k: v for k, v in info.items() if v is not None}
         self.instructions = instructions
         self.keys = tuple(keys) or (os.urandom(32),)
@@ -5823,9 +5826,11 @@ class Server:
     def tool(self, function: _Function, /) -> _Function: ...
 
     @typing.overload
-    def tool(self, /, **options: Any) -> Callable[[_Function], _Function]: ...
-
     def tool(
+        self, function: None = None, /, **options: Any
+    ) -> Callable[[_Function], _Function]: ...
+
+    def tool(  # type: ignore[misc]  # the overloads do not spell out the options
         self,
         function: Callable[..., Any] | None = None,
         /,
@@ -5852,9 +5857,9 @@ class Server:
             return functools.partial(_register, self.tool, options)
         parameters = parameters_of(function, Context)
         if schema is not None:
-            parameters = dataclasses.replace(parameters, schema=schema, convert=dict)
-        common = {"title": title, "description": description, "icons": icons}
-        common |= {"annotations": annotations, "_meta": meta}
+            parameters = parameters._replace(schema=schema, convert=dict)
+        common: dict[str, JSON] = {"title": title, "description": description}
+        common |= {"icons": icons, "annotations": annotations, "_meta": meta}
         name = _check_tool_name(name or function.__name__)
         inputs = parameters.schema
         output = output_schema
@@ -5897,7 +5902,7 @@ class Server:
 
         The handler returns str (text), bytes (blob), Contents or a list of them, or any
         JSON value; None means that there is no such resource. A template's variables
-        are its parameters, converted as their hints say; URIs are compared as they stand.
+        are its parameters, converted as their hints say; URIs are compared as written.
         """
         options = locals()
 
@@ -5947,9 +5952,11 @@ class Server:
     def prompt(self, function: _Function, /) -> _Function: ...
 
     @typing.overload
-    def prompt(self, /, **options: Any) -> Callable[[_Function], _Function]: ...
-
     def prompt(
+        self, function: None = None, /, **options: Any
+    ) -> Callable[[_Function], _Function]: ...
+
+    def prompt(  # type: ignore[misc]  # as above
         self,
         function: Callable[..., Any] | None = None,
         /,
@@ -8087,9 +8094,12 @@ class Schema:
 
     def violations(self, value: JSON, limit: int = 10) -> list[Violation]:
         """Return up to `limit` violations; [] if the value is valid."""
+        failures = self._failures(value, limit)
+        if not failures:  # worth a tenth of the time
+            return []
         return [
             Violation(path, word, _message(word, tell, got))
-            for path, word, tell, got in self._failures(value, limit)[:limit]
+            for path, word, tell, got in failures[:limit]
         ]
 
     def is_valid(self, value: JSON) -> bool:
@@ -8321,10 +8331,6 @@ def _enum(place: _Place, word: str, allowed: list[JSON]) -> list[_Check]:
     return [check]
 
 
-def _const(place: _Place, word: str, wanted: JSON) -> list[_Check]:
-    return _enum(place, word, [wanted])
-
-
 def _format(place: _Place, word: str, name: str) -> list[_Check]:
     if name not in _FORMATS or not place.compiler.formats:
         return []
@@ -8546,32 +8552,24 @@ def _all_of(place: _Place, word: str, schemas: list[JSON]) -> list[_Check]:
     return [place.child(schema) for schema in schemas]
 
 
-def _any_of(place: _Place, word: str, schemas: list[JSON]) -> list[_Check]:
-    branches = _all_of(place, word, schemas)
-
-    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
-        failed: list[list[_Failure]] = []
-        for branch in branches:
-            found = _attempt(branch, value, run, notes)
-            if found:
-                failed.append(found)
-            elif notes is None:  # else each branch that fits adds its notes
-                return None
-        return _no_branch(word, failed, value) if len(failed) == len(branches) else None
-
-    return [check]
-
-
-def _one_of(place: _Place, word: str, schemas: list[JSON]) -> list[_Check]:
-    branches = _all_of(place, word, schemas)
+def _some_of(place: _Place, word: str, schemas: list[JSON]) -> list[_Check]:
+    branches, single = _all_of(place, word, schemas), word == "oneOf"
     tell = "expected exactly one form of oneOf to fit, but forms {} fit".format
 
     def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
-        results = [_attempt(branch, value, run, notes) for branch in branches]
-        fits = [index for index, found in enumerate(results) if not found]
-        if len(fits) > 1:
-            return [((), word, tell, fits)]
-        return None if fits else _no_branch(word, list(filter(None, results)), value)
+        failed: list[list[_Failure]] = []
+        fits: list[int] = []
+        for index, branch in enumerate(branches):
+            found = _attempt(branch, value, run, notes)
+            if found:
+                failed.append(found)
+            elif notes is None and not single:
+                return None  # else each branch that fits adds its notes
+            else:
+                fits.append(index)
+        if not fits:
+            return _no_branch(word, failed, value)
+        return [((), word, tell, fits)] if single and len(fits) > 1 else None
 
     return [check]
 
@@ -8660,7 +8658,8 @@ def _following(find: Callable[[_Run], _Place]) -> _Check:
     def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
         run.depth += 1  # only references can nest without end
         if run.depth > SCHEMA_DEPTH:
-            raise SchemaError(f"references nest deeper than {SCHEMA_DEPTH}")
+            text = f"nested too deeply: references go deeper than {SCHEMA_DEPTH}"
+            raise SchemaError(text)
         found = find(run).check(value, run, notes)
         run.depth -= 1
         return found
@@ -8673,7 +8672,7 @@ _NUMBER = (int, float)
 _KEYWORDS: dict[str, _Maker] = {
     "type": _type,
     "enum": _enum,
-    "const": _const,
+    "const": lambda place, word, wanted: _enum(place, word, [wanted]),
     "minimum": _leaf(_NUMBER, operator.ge, "a number >= {}"),
     "maximum": _leaf(_NUMBER, operator.le, "a number <= {}"),
     "exclusiveMinimum": _leaf(_NUMBER, operator.gt, "a number > {}"),
@@ -8705,8 +8704,8 @@ _KEYWORDS: dict[str, _Maker] = {
     "$ref": _ref,
     "$dynamicRef": _dynamic_ref,
     "allOf": _all_of,
-    "anyOf": _any_of,
-    "oneOf": _one_of,
+    "anyOf": _some_of,
+    "oneOf": _some_of,
     "not": _not,
     "if": _if,
     "dependentSchemas": _dependent_schemas,
@@ -8748,10 +8747,10 @@ class _Place:
         self.built = True
         soon: list[_Check] = []
         late: list[_Check] = []
-        for word, make in self.resource.keywords.items():
-            if word in self.schema:
-                checks = late if word in _VOCABULARIES["unevaluated"] else soon
-                checks += make(self, word, self.schema[word])
+        makers = self.resource.keywords
+        for word in [word for word in makers if word in self.schema]:
+            checks = late if word in _VOCABULARIES["unevaluated"] else soon
+            checks += makers[word](self, word, self.schema[word])
         if soon or late:
             self.check = _node(soon)
         if late:
@@ -8845,8 +8844,10 @@ class _Compiler:
             judge = _meta_schema() if ours else Schema(meta, resources=self.documents)
             for wrong in judge.violations(schema, 1):
                 raise SchemaError(f"{where}{_pointer(wrong.path)}: {wrong.message}")
+        if "$vocabulary" not in meta:
+            return _KEYWORDS
         words: set[str] = set()
-        for uri, needed in meta.get("$vocabulary", _VOCABULARIES).items():
+        for uri, needed in meta["$vocabulary"].items():
             name = uri.removeprefix(f"{_BASE}vocab/")
             if name not in _VOCABULARIES and needed:
                 raise SchemaError(f"{where}: unsupported vocabulary {uri!r}")
@@ -8915,8 +8916,8 @@ def _pointer(keys: Iterable[str | int]) -> str:
 def _follow_pointer(document: JSON, pointer: str) -> JSON:
     """Follow a JSON Pointer; raise LookupError or ValueError if it leads nowhere."""
     for token in pointer.split("/")[1:]:
-        if isinstance(document, list):
-            document = document[int(token) if token.isdecimal() else len(document)]
+        if isinstance(document, list) and token.isdecimal():
+            document = document[int(token)]
         elif isinstance(document, dict):
             document = document[token.replace("~1", "/").replace("~0", "~")]
         else:
@@ -9150,13 +9151,13 @@ def _has_format(text: str, name: str) -> bool:
 #
 #     hint ----> plan = schema    what a client may send, and what we promise to send
 #                       convert   validated JSON -> Python value (None: leave it alone)
-#                       fits      has a JSON value this shape? (chooses in unions)
 #
 #     arguments --validate--> convert --> handler(**kwargs) --> to_json --> result
 #
-# One walk over a hint builds all three, so they can't drift apart. Only types that
-# contain themselves go through $defs; all others are written in place, so that an
-# x-mcp-header stays statically reachable (streamable-http, Schema Extension).
+# One walk over a hint builds both, so they can't drift apart. In a union, the schema
+# also chooses the member. Only types that contain themselves go through $defs; all
+# others are written in place, so that an x-mcp-header stays statically reachable
+# (streamable-http, Schema Extension).
 #
 # Objects made from dataclasses, NamedTuples and TypedDicts are closed: a misspelt key
 # should reach the model as an error and not as a default. A NamedTuple is an object and
@@ -9221,8 +9222,8 @@ def _write(value: Any) -> JSON:
     if dataclasses.is_dataclass(kind):
         names = [field.name for field in dataclasses.fields(kind)]
         return _write_members((name, getattr(value, name)) for name in names)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return _write_members(zip(value._fields, value))
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return _write_members(value._asdict().items())
     if isinstance(value, abc.Mapping):
         return _write_members(value.items())
     if isinstance(value, (datetime.date, datetime.time)):
@@ -9270,9 +9271,8 @@ def _write_members(members: Iterable[tuple[Any, Any]]) -> dict[str, JSON]:
 def _write_key(key: Any) -> str:
     if isinstance(key, enum.Enum):
         key = key.value
-    if isinstance(key, int) and not isinstance(key, bool):
-        return f"{key:d}"
-    name = _write(key)
+    whole = isinstance(key, int) and not isinstance(key, bool)
+    name = f"{key:d}" if whole else _write(key)
     if isinstance(name, str):
         return name
     raise _Misfit(f"a key of type {type(key).__name__} has no JSON form")
@@ -9288,28 +9288,14 @@ def _constant(value: Any) -> JSON:
     return result
 
 
-# -- Plans: schema, converter and shape test of one hint -------------------------------
+# -- Plans: schema and converter of one hint -------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(NamedTuple):
     schema: dict[str, JSON]
     convert: _Convert | None = None
-    fits: Callable[[JSON], bool] = lambda value: True
-    breadth: int = 2  # in unions: 0 narrow, 1 exact scalar, 2 general, 3 anything
+    breadth: int = 1  # in unions: 0 narrow, 1 general, 2 anything
     exact: type | None = None  # the Python type whose values need no conversion
-
-    def run(self, value: JSON) -> Any:
-        return value if self.convert is None else self.convert(value)
-
-
-def _has_type(*kinds: type) -> Callable[[JSON], bool]:
-    return lambda value: type(value) in kinds
-
-
-def _is_integer(value: JSON) -> bool:
-    # JSON Schema 2020-12: an integer is any number with a zero fractional part.
-    return type(value) is int or (type(value) is float and value.is_integer())
 
 
 def _to_float(value: JSON) -> float:
@@ -9330,20 +9316,19 @@ def _text(
 
     The parsers take more: fromisoformat reads 20260728 as a date, UUID() takes braces.
     """
-    matches = re.compile(pattern, re.ASCII).fullmatch
 
     def convert(value: JSON) -> Any:
         with contextlib.suppress(ValueError, ArithmeticError):
             text = str(value)  # Decimal takes numbers too
-            if matches(text):
+            if re.fullmatch(pattern, text, re.ASCII):
                 return parse(text)
         raise _Misfit(f"expected {what}, got {reprlib.repr(value)}")
 
-    return _Plan({"type": "string", **keywords}, convert, _has_type(str), breadth)
+    return _Plan({"type": "string", **keywords}, convert, breadth)
 
 
-_ANYTHING = _Plan({}, breadth=3)
-_NULL = _Plan({"type": "null"}, None, lambda value: value is None, exact=type(None))
+_ANYTHING = _Plan({}, breadth=2)
+_NULL = _Plan({"type": "null"}, exact=type(None))
 _CLOCK = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}:[0-9]{2})?"
 _DECIMAL = r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?"
 _DECIMAL_FORMS = [{"type": "number"}, {"type": "string", "pattern": f"^{_DECIMAL}$"}]
@@ -9353,10 +9338,10 @@ _PLANS: dict[Any, _Plan] = {
     object: _ANYTHING,
     None: _NULL,
     type(None): _NULL,
-    str: _Plan({"type": "string"}, None, _has_type(str), exact=str),
-    bool: _Plan({"type": "boolean"}, None, _has_type(bool), exact=bool),
-    int: _Plan({"type": "integer"}, int, _is_integer, exact=int),
-    float: _Plan({"type": "number"}, _to_float, _has_type(int, float), exact=float),
+    str: _Plan({"type": "string"}, exact=str),
+    bool: _Plan({"type": "boolean"}, exact=bool),
+    int: _Plan({"type": "integer"}, int, exact=int),
+    float: _Plan({"type": "number"}, _to_float, exact=float),
     datetime.date: _text(
         "an ISO 8601 date such as 2026-07-28",
         r"\d{4}-\d\d-\d\d",
@@ -9382,7 +9367,7 @@ _PLANS: dict[Any, _Plan] = {
         r"[A-Za-z0-9+/=]*",
         functools.partial(base64.b64decode, validate=True),
         {"contentEncoding": "base64"},
-        breadth=2,
+        breadth=1,
     ),
 }
 _LIBRARIES = ("uuid", "decimal", "_decimal", "pathlib")
@@ -9395,7 +9380,7 @@ def _library_plans() -> dict[Any, _Plan]:
     import pathlib
     import uuid
 
-    path = _Plan({"type": "string"}, pathlib.Path, _has_type(str))
+    path = _Plan({"type": "string"}, pathlib.Path)
     number = _text("a decimal number such as 12.50", _DECIMAL, decimal.Decimal, {})
     return {
         pathlib.Path: path,
@@ -9406,12 +9391,7 @@ def _library_plans() -> dict[Any, _Plan]:
             uuid.UUID,
             {"format": "uuid"},
         ),
-        decimal.Decimal: dataclasses.replace(
-            number,
-            schema={"anyOf": _DECIMAL_FORMS},
-            fits=_has_type(int, float, str),
-            breadth=2,
-        ),
+        decimal.Decimal: number._replace(schema={"anyOf": _DECIMAL_FORMS}, breadth=1),
     }
 
 
@@ -9455,30 +9435,37 @@ class _Walk:
     def __init__(self) -> None:
         self.defs: dict[str, JSON] = {}
         self._names: dict[Any, str] = {}
-        self._open: set[Any] = set()
-        self._done: dict[Any, _Plan] = {}
+        self._plans: dict[Any, _Plan | None] = {}  # of classes; None: being built
 
     def finish(self, schema: dict[str, JSON]) -> dict[str, JSON]:
         """Return a document of one's own: plans share their parts."""
-        whole = {**schema, "$defs": self.defs} if self.defs else schema
-        return copy.deepcopy(whole)
+        return copy.deepcopy({**schema, "$defs": self.defs} if self.defs else schema)
+
+    def test(self, plan: _Plan) -> Schema:
+        """Return what tells if a JSON value has the form that a plan takes."""
+        return Schema({**plan.schema, "$defs": self.defs})
+
+    def plan_at(self, where: str, hint: Any) -> _Plan:
+        try:
+            return self.plan(hint)
+        except HintError as error:
+            raise HintError(f"{where}: {error}") from None
 
     def plan(self, hint: Any) -> _Plan:
         kind, args = typing.get_origin(hint) or hint, typing.get_args(hint)
         if kind is typing.Annotated and args:
             return self._annotated(*args)
-        if isinstance(kind, abc.Hashable) and kind in _PLANS:
-            return _PLANS[kind]
-        if getattr(kind, "__module__", "").partition(".")[0] in _LIBRARIES:
-            late = _library_plans()
-            if kind in late:
-                return late[kind]
+        if isinstance(kind, abc.Hashable):
+            late = getattr(kind, "__module__", "").partition(".")[0] in _LIBRARIES
+            plans = _library_plans() if late else _PLANS
+            if kind in plans:
+                return plans[kind]
         if kind is tuple and hint not in _BARE and args[1:] != (...,):
             return self._fixed(args)
         if isinstance(kind, type) and kind in _ARRAYS:
             return self._array(kind, *args[:1])
         if kind in _MAPPINGS:
-            return self._mapping(*(args or (Any, Any)))
+            return self._mapping(*(args or (str, Any)))
         if kind in _UNIONS and args:
             return self._union(args)
         if kind in _QUALIFIERS and args:
@@ -9491,8 +9478,8 @@ class _Walk:
             return self.plan(kind.__supertype__)
         if _is_enum(kind):
             return _choice([(_constant(member), member) for member in kind])
-        if _is_alias(kind) or _is_struct(kind):
-            return self._named(kind, args)
+        if not args and (_is_alias(kind) or _is_struct(kind)):
+            return self._named(kind)
         advice = "use a dataclass, TypedDict or Annotated[Any, {...}]"
         raise HintError(f"no JSON Schema for {_hint_text(hint)}; {advice}")
 
@@ -9504,7 +9491,7 @@ class _Walk:
                 schema["description"] = note
             elif isinstance(note, dict):
                 schema.update(_constant(note))
-        return dataclasses.replace(plan, schema=schema)
+        return plan._replace(schema=schema)
 
     def _union(self, args: tuple[Any, ...]) -> _Plan:
         """Plan a choice: narrow types first, then exact scalars, then what converts.
@@ -9513,22 +9500,34 @@ class _Walk:
         stays an int in float | int. The order of declaration decides between equals.
         """
         plans = [self.plan(arg) for arg in args]
-        tries = [(plan.breadth, plan.fits, plan.convert) for plan in plans]
-        for plan in plans:
-            if plan.exact:
-                tries.append((1, _has_type(plan.exact), None))
-        tries.sort(key=lambda attempt: attempt[0])
         schemas: list[dict[str, JSON]] = []
         for plan in plans:
             if plan.schema not in schemas:
                 schemas.append(plan.schema)
-        schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
-        convert = functools.partial(_convert_first, tries)
+        schema = {"anyOf": schemas} if schemas[1:] else schemas[0]
+        exact = {plan.exact for plan in plans}
+        tries = sorted(plans, key=lambda plan: plan.breadth)
+
+        @functools.cache
+        def tests() -> list[Schema]:  # on first use, when all of $defs is there
+            return [self.test(plan) for plan in tries]
+
+        def convert(value: JSON) -> Any:
+            failure = ValueError("expected a value of another type")
+            for plan, test in zip(tries, tests()):
+                if plan.breadth and type(value) in exact:
+                    return value
+                if test.is_valid(value):
+                    try:
+                        return plan.convert(value) if plan.convert else value
+                    except ValueError as error:
+                        failure = error
+            raise failure
+
         return _Plan(
             {} if {} in schemas else schema,
-            convert if any(attempt[2] for attempt in tries) else None,
-            lambda value: any(plan.fits(value) for plan in plans),
-            breadth=max(plan.breadth for plan in plans),
+            convert if any(plan.convert for plan in plans) else None,
+            max(plan.breadth for plan in plans),
         )
 
     def _array(self, kind: Any, item_hint: Any = Any) -> _Plan:
@@ -9539,237 +9538,162 @@ class _Walk:
         if issubclass(kind, abc.Set):
             schema["uniqueItems"] = True
             if (typing.get_origin(item_hint) or item_hint).__hash__ is None:
-                raise HintError(
-                    f"no set of {_hint_text(item_hint)}: mutable; use a list"
-                )
+                text = f"no set of {_hint_text(item_hint)}: mutable; use a list"
+                raise HintError(text)
 
         def convert(value: JSON) -> Any:
-            items = _convert_items(itertools.repeat(item.convert), value)
+            pairs = _convert_each(lambda index: item.convert, enumerate(value))
             try:
-                return make(items) if make else items
+                return (make or list)([converted for _, converted in pairs])
             except TypeError as error:  # set[Any], and an item is a list or object
                 raise _Misfit(f"expected items for a set: {error}") from None
 
-        return _Plan(
-            schema,
-            convert if make or item.convert else None,
-            lambda value: type(value) is list and all(map(item.fits, value)),
-        )
+        return _Plan(schema, convert if make or item.convert else None)
 
     def _fixed(self, args: tuple[Any, ...]) -> _Plan:
         plans = [self.plan(arg) for arg in args]
-        converters, size = [plan.convert for plan in plans], len(plans)
+        size = len(plans)
         schema = {"type": "array", "items": False, "minItems": size, "maxItems": size}
         if plans:  # an empty prefixItems is not allowed
             schema["prefixItems"] = [plan.schema for plan in plans]
-        return _Plan(
-            schema,
-            lambda value: tuple(_convert_items(converters, value)),
-            lambda value: (
-                (type(value) is list and len(value) == size)
-                and all(plan.fits(item) for plan, item in zip(plans, value))
-            ),
-        )
+
+        def convert(value: JSON) -> Any:
+            pairs = _convert_each(lambda index: plans[index].convert, enumerate(value))
+            return tuple(converted for _, converted in pairs)
+
+        return _Plan(schema, convert)
 
     def _mapping(self, key_hint: Any, item_hint: Any) -> _Plan:
-        keys, items = self._keys(key_hint), self.plan(item_hint)
+        keys, items = _keys(key_hint), self.plan(item_hint)
         names = {"propertyNames": keys.schema} if keys.schema else {}
+        key = keys.convert or (lambda name: name)
 
         def convert(value: JSON) -> dict[Any, Any]:
-            return {
-                _convert_at(k, keys.run, k): _convert_at(k, items.run, v)
-                for k, v in value.items()
-            }
+            pairs = _convert_each(lambda name: items.convert, value.items())
+            return {key(name): converted for name, converted in pairs}
 
         return _Plan(
             {"type": "object", **names, "additionalProperties": items.schema or True},
             convert if keys.convert or items.convert else None,
-            lambda value: (
-                type(value) is dict
-                and all(keys.fits(k) and items.fits(v) for k, v in value.items())
-            ),
         )
 
-    def _keys(self, hint: Any) -> _Plan:
-        if hint in (str, Any):
-            return _ANYTHING
-        if hint is int:
-            integer = "0|-?[1-9][0-9]*"
-            return _text("an integer", integer, int, {"pattern": f"^({integer})$"})
-        if _is_enum(hint):  # by the key that to_json makes of the member
-            return _choice([(next(iter(_constant({m: 0}))), m) for m in hint])
-        plan = self.plan(hint)
-        if plan.schema.get("type") != "string":
-            raise HintError(
-                f"no JSON object has keys of type {_hint_text(hint)}; use str"
-            )
-        return plan
-
-    def _named(self, kind: Any, args: tuple[Any, ...]) -> _Plan:
+    def _named(self, kind: Any) -> _Plan:
         """Plan a class or alias; when it is met again inside itself, refer to $defs."""
-        key = (kind, str(args))  # as text, because Annotated may not be hashable
-        if key in self._done:
-            return self._done[key]
-        if key in self._open:
-            return self._reference(key)
-        self._open.add(key)
-        if _is_alias(kind):
-            bound = dict(zip(kind.__type_params__, args))
-            plan = self.plan(_substitute(kind.__value__, bound))
-        else:
-            plan = self._struct(kind, list(_fields_of(kind, args)))
-        if key in self._names:
-            self.defs[self._names[key]] = plan.schema
-            plan = dataclasses.replace(plan, schema=self._reference(key).schema)
-        self._done[key] = plan
+        if kind in self._plans:
+            return self._plans[kind] or self._reference(kind)
+        self._plans[kind] = None
+        plan = self.plan(kind.__value__) if _is_alias(kind) else self._struct(kind)
+        if kind in self._names:
+            self.defs[self._names[kind]] = plan.schema
+            plan = plan._replace(schema=self._reference(kind).schema)
+        self._plans[kind] = plan
         return plan
 
-    def _reference(self, key: Any) -> _Plan:
-        name = self._names.get(key) or key[0].__name__
-        while name in self._names.values() and key not in self._names:
+    def _reference(self, kind: Any) -> _Plan:
+        name = self._names.get(kind) or kind.__name__
+        while name in self.defs and kind not in self._names:
             name += "_"
-        self._names[key] = name
-        return _Plan(
-            {"$ref": f"#/$defs/{name}"},
-            lambda value: self._done[key].run(value),
-            # Not done yet: asked about the default of a field; "no" only hides it.
-            lambda value: key in self._done and self._done[key].fits(value),
-            breadth=0,
-        )
+        self._names[kind] = name
+        # False until the schema is known. Asked about the default of a field before,
+        # it says no, which only hides that.
+        self.defs.setdefault(name, False)
 
-    def _struct(self, kind: Any, fields: list[_Field]) -> _Plan:
+        def convert(value: JSON) -> Any:
+            plan = self._plans[kind]
+            return plan.convert(value) if plan and plan.convert else value
+
+        return _Plan({"$ref": f"#/$defs/{name}"}, convert, breadth=0)
+
+    def _struct(self, kind: Any) -> _Plan:
+        fields = list(_fields_of(kind))
+        plans, schema = self.members(fields, f"{kind.__name__}.{{}}", False)
+        converters = {n: plan.convert for n, plan in plans.items() if plan.convert}
+        ours = {field.name for field in fields if field.ours}
+
+        def convert(value: JSON) -> Any:
+            pairs = _convert_each(converters.get, value.items())
+            try:
+                return kind(**{n: item for n, item in pairs if n not in ours})
+            except ValueError:
+                raise
+            except Exception as error:  # what a __post_init__ raises against a value
+                raise _Misfit(f"{kind.__name__}: {error}") from error
+
+        # A TypedDict stays what it is.
+        idle = issubclass(kind, dict) and not converters
+        return _Plan(schema, None if idle else convert, breadth=0)
+
+    def members(
+        self, fields: Iterable[_Field], where: str, rest: JSON
+    ) -> tuple[dict[str, _Plan], dict[str, JSON]]:
+        """Return the plans of fields, and the schema of an object that has them."""
         plans: dict[str, _Plan] = {}
         properties: dict[str, JSON] = {}
-        for field in fields:
-            try:
-                plans[field.name] = self.plan(field.hint)
-            except HintError as error:
-                raise HintError(f"{kind.__name__}.{field.name}: {error}") from None
-            schema = _property(plans[field.name], field.default)
-            properties[field.name] = schema | ({"readOnly": True} if field.ours else {})
-        required = [field.name for field in fields if field.required]
-        return _Plan(
-            _object(properties, required, False),
-            _struct_converter(kind, plans, [f.name for f in fields if f.ours]),
-            lambda value: (
-                type(value) is dict
-                and plans.keys() >= value.keys() >= set(required)
-                and all(plans[name].fits(item) for name, item in value.items())
-            ),
-            breadth=0,
-        )
+        required: list[str] = []
+        for each in fields:
+            plan = self.plan_at(where.format(each.name), each.hint)
+            schema: dict[str, JSON] = (
+                {"description": each.text} if each.text else {}
+            ) | plan.schema
+            # Absent, not JSON, or (x: int = None) not of the type: we publish none.
+            with contextlib.suppress(ValueError, HintError):
+                form = _constant(each.default)
+                if type(form) is plan.exact or self.test(plan).is_valid(form):
+                    schema["default"] = form
+            if each.ours:
+                schema["readOnly"] = True
+            if each.required:
+                required.append(each.name)
+            plans[each.name], properties[each.name] = plan, schema
+        needed = {"required": required} if required else {}
+        whole = {"type": "object", "properties": properties, **needed}
+        return plans, {**whole, "additionalProperties": rest}
 
 
-def _convert_first(tries: list[Any], value: JSON) -> Any:
-    """Convert by the first member of a union that fits and does not object."""
-    failure = ValueError("expected a value of another type")
-    for _, fits, convert in tries:
-        if fits(value):
+def _keys(hint: Any) -> _Plan:
+    if hint in (str, Any):
+        return _ANYTHING
+    if hint is int:
+        integer = "0|-?[1-9][0-9]*"
+        return _text("an integer", integer, int, {"pattern": f"^({integer})$"})
+    if _is_enum(hint):  # by the key that to_json makes of the member
+        return _choice([(_write_key(member), member) for member in hint])
+    text = f"no JSON object has keys of type {_hint_text(hint)}; use str"
+    raise HintError(text)
+
+
+def _convert_each(
+    pick: Callable[[Any], _Convert | None], members: Iterable[tuple[Any, JSON]]
+) -> list[tuple[Any, Any]]:
+    """Convert the members for which `pick` has a converter; say where one fails."""
+    result = []
+    for key, value in members:
+        if convert := pick(key):
             try:
-                return convert(value) if convert else value
+                value = convert(value)
             except ValueError as error:
-                failure = error
-    raise failure
-
-
-def _convert_at(step: str | int, convert: _Convert, value: JSON) -> Any:
-    try:
-        return convert(value)
-    except ValueError as error:
-        raise _Misfit.under(step, error) from error
-
-
-def _convert_items(converters: Iterable[_Convert | None], values: list[JSON]) -> Any:
-    return [
-        _convert_at(index, convert, value) if convert else value
-        for index, (convert, value) in enumerate(zip(converters, values))
-    ]
-
-
-def _convert_members(
-    converters: dict[str, _Convert], values: dict[str, JSON]
-) -> dict[str, Any]:
-    return {
-        name: _convert_at(name, converters[name], value)
-        if name in converters
-        else value
-        for name, value in values.items()
-    }
-
-
-def _struct_converter(
-    kind: Any, plans: dict[str, _Plan], ours: list[str]
-) -> _Convert | None:
-    converters = {n: plan.convert for n, plan in plans.items() if plan.convert}
-    if issubclass(kind, dict):  # a TypedDict stays what it is
-        return functools.partial(_convert_members, converters) if converters else None
-
-    def convert(value: JSON) -> Any:
-        values = _convert_members(converters, value)
-        for name in ours:
-            values.pop(name, None)
-        try:
-            return kind(**values)
-        except ValueError:
-            raise
-        except Exception as error:  # whatever a __post_init__ raises against a value
-            raise _Misfit(f"{kind.__name__}: {error}") from error
-
-    return convert
+                raise _Misfit.under(key, error) from error
+        result.append((key, value))
+    return result
 
 
 def _choice(pairs: list[tuple[JSON, Any]]) -> _Plan:
     """Plan a fixed set of values, given with their JSON forms."""
-
-    def key(form: JSON) -> Any:
-        # true and 1 are equal in Python but not in JSON; 1 and 1.0 are equal in both.
-        return type(form) is bool, form if type(form) in _SCALARS else repr(form)
-
-    table = {key(form): value for form, value in pairs}
+    # true and 1 are equal in Python but not in JSON; 1 and 1.0 are equal in both.
+    table = {_key(form): value for form, value in pairs}
     forms = [form for form, _ in pairs]
 
     def convert(value: JSON) -> Any:
         try:
-            return table[key(value)]
+            return table[_key(value)]
         except KeyError:
             raise _Misfit(f"expected one of {json.dumps(forms)}") from None
 
-    types_ = {_TYPE_NAMES.get(type(form)) for form in forms}
-    named = {"type": types_.pop()} if len(types_) == 1 and None not in types_ else {}
+    kinds = {type(form) for form in forms}
+    plan = _PLANS.get(kinds.pop()) if len(kinds) == 1 else None
+    named = plan.schema if plan else {}
     plain = all(type(value) in (str, bool, type(None)) for _, value in pairs)
-    return _Plan(
-        {**named, "enum": forms},
-        None if plain else convert,
-        lambda value: key(value) in table,
-        breadth=0,
-    )
-
-
-_TYPE_NAMES = {str: "string", bool: "boolean", int: "integer", float: "number"}
-
-
-def _object(
-    properties: dict[str, JSON], required: list[str], rest: JSON
-) -> dict[str, JSON]:
-    needed = {"required": required} if required else {}
-    return {
-        "type": "object",
-        "properties": properties,
-        **needed,
-        "additionalProperties": rest,
-    }
-
-
-def _property(plan: _Plan, default: Any, text: str = "") -> dict[str, JSON]:
-    schema = dict(plan.schema)
-    if text:
-        schema.setdefault("description", text)
-    # Absent, not JSON, or (x: int = None) not of the type: then we publish none.
-    with contextlib.suppress(HintError):
-        form = _constant(default)
-        if plan.fits(form):
-            schema["default"] = form
-    return schema
+    return _Plan({**named, "enum": forms}, None if plain else convert, breadth=0)
 
 
 # -- Looking at classes ----------------------------------------------------------------
@@ -9793,18 +9717,18 @@ def _is_struct(kind: Any) -> bool:
     )
 
 
-class _Field(typing.NamedTuple):
+class _Field(NamedTuple):
     name: str
     hint: Any
     required: bool
     default: Any = MISSING
     ours: bool = False  # computed by the class: published, but not for callers to set
+    text: str = ""
 
 
-def _fields_of(kind: Any, args: tuple[Any, ...]) -> Iterator[_Field]:
+def _fields_of(kind: Any) -> Iterator[_Field]:
     """Yield the members of a dataclass, NamedTuple or TypedDict."""
-    bound = dict(zip(getattr(kind, "__parameters__", ()), args))
-    hints = {n: _substitute(hint, bound) for n, hint in _hints_of(kind).items()}
+    hints = _hints_of(kind)
     if dataclasses.is_dataclass(kind):
         for f in dataclasses.fields(kind):
             required = f.init and f.default is MISSING and f.default_factory is MISSING
@@ -9827,14 +9751,6 @@ def _is_required(hint: Any, required: bool) -> bool:
     return required
 
 
-def _substitute(hint: Any, bound: dict[Any, Any]) -> Any:
-    """Replace the type variables of a generic class or alias by its arguments."""
-    if isinstance(hint, typing.TypeVar):
-        return bound.get(hint, hint)
-    free = () if isinstance(hint, type) else getattr(hint, "__parameters__", ())
-    return hint[tuple(bound.get(v, v) for v in free)] if free and bound else hint
-
-
 def _hint_text(hint: Any) -> str:
     if isinstance(hint, type):
         return hint.__name__
@@ -9847,32 +9763,22 @@ def _hints_of(target: Any) -> dict[str, Any]:
     if isinstance(target, type):  # even a class in a function may name itself
         local = {n: v for n, v in vars(target).items() if isinstance(v, type)}
         local[target.__name__] = target
-    for variable in getattr(target, "__type_params__", ()):  # lost before 3.13
-        local[variable.__name__] = variable
     try:
         return typing.get_type_hints(
             target, localns=local or None, include_extras=True
         )
-    except NameError as error:
-        raw: dict[str, Any] = {}
-        with contextlib.suppress(NameError):  # from 3.14 reading them evaluates them
-            raw = inspect.get_annotations(target)
-        where = ", ".join(n for n, hint in raw.items() if str(error.name) in str(hint))
-        raise HintError(
-            f"{_callable_name(target)}({where}): can't resolve the hint: {error}; define the "
-            "name at module level, or write the hint without quotes and without "
-            "'from __future__ import annotations'"
-        ) from None
     except Exception as error:
-        text = f"{_callable_name(target)}: can't resolve its hints: {error}"
-        raise HintError(text) from error
+        raise HintError(
+            f"{_callable_name(target)}: can't resolve its hints: {error}; define names "
+            "at module level, or write hints without quotes and without "
+            "'from __future__ import annotations'"
+        ) from error
 
 
 # -- Signatures ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Parameters:
+class Parameters(NamedTuple):
     """What the signature of a handler says.
 
     `convert` turns validated arguments into keyword arguments (perhaps the same dict),
@@ -9885,11 +9791,6 @@ class Parameters:
     context: str | None
 
 
-_REFUSED = {
-    inspect.Parameter.VAR_POSITIONAL: "arguments have names; use one list parameter",
-}
-
-
 def parameters_of(function: Callable[..., Any], context_type: type) -> Parameters:
     """Describe the parameters of a handler; raise HintError if a schema can't.
 
@@ -9898,73 +9799,58 @@ def parameters_of(function: Callable[..., Any], context_type: type) -> Parameter
     stays out of the schema. Mutable defaults are copied for each call.
     """
     target, walk = _bare(function), _Walk()
-    hints = _hints_of(target)
-    parameters = _parameters(function, target)
-    wanted = [p for p in parameters if not _is_context(hints.get(p.name), context_type)]
-    context = [p.name for p in parameters if p not in wanted]
+    hints, texts = _hints_of(target), parse_docstring(target.__doc__)[1]
+    name, context = _callable_name(target), []
+    fields: list[_Field] = []
+    rest: _Plan | None = None
+    for p in _signature(function, name):
+        hint = hints.get(p.name, Any)
+        if _mentions(hint, (context_type,), _UNIONS):
+            context.append(p.name)
+        elif p.kind is p.VAR_KEYWORD:
+            rest = walk.plan_at(f"{name}(**{p.name})", hint)
+        else:
+            needed, text = p.default is p.empty, texts.get(p.name, "")
+            fields.append(_Field(p.name, hint, needed, p.default, text=text))
     if len(context) > 1:
-        raise HintError(f"{_callable_name(target)}: {context} are all the context; keep one")
-    plans = {p.name: _plan_one(walk, target, p, hints) for p in wanted}
-    open_ = [plans.pop(p.name) for p in wanted if p.kind is p.VAR_KEYWORD]
-    defaults = {p.name: p.default for p in wanted if p.name in plans}
-    texts = parse_docstring(target.__doc__)[1]
-    schema = _object(
-        {n: _property(plans[n], defaults[n], texts.get(n, "")) for n in plans},
-        [n for n, default in defaults.items() if default is inspect.Parameter.empty],
-        (open_[0].schema or True) if open_ else False,
-    )
-    convert = _arguments_converter(plans, open_, defaults)
+        raise HintError(f"{name}: {context} are all the context; keep one")
+    further = (rest.schema or True) if rest else False
+    plans, schema = walk.members(fields, f"{name}({{}})", further)
+    convert = _arguments_converter(plans, rest, fields)
     return Parameters(walk.finish(schema), convert, context[0] if context else None)
 
 
-def _parameters(function: Any, target: Any) -> list[inspect.Parameter]:
+def _signature(function: Any, name: str) -> Iterator[inspect.Parameter]:
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        signature = inspect.signature(function)
     except ValueError as error:
-        raise HintError(f"{_callable_name(target)}: {error}; wrap it in a def") from None
-    for parameter in parameters:
-        if parameter.kind in _REFUSED:
-            where = f"{_callable_name(target)}({parameter.replace(annotation=parameter.empty)})"
-            raise HintError(f"{where}: {_REFUSED[parameter.kind]}")
-    return parameters
-
-
-def _is_context(hint: Any, context_type: type) -> bool:
-    return _mentions(hint, (context_type,), _UNIONS)
-
-
-def _plan_one(
-    walk: _Walk, target: Any, parameter: inspect.Parameter, hints: dict[str, Any]
-) -> _Plan:
-    name, hint = parameter.name, hints.get(parameter.name, Any)
-    where = f"{_callable_name(target)}({name}: {_hint_text(hint)})"
-    try:
-        return walk.plan(hint)
-    except HintError as error:
-        raise HintError(f"{where}: {error}") from None
+        raise HintError(f"{name}: {error}; wrap it in a def") from None
+    for p in signature.parameters.values():
+        if p.kind is p.VAR_POSITIONAL:
+            text = "arguments have names; use one list parameter"
+            raise HintError(f"{name}(*{p.name}): {text}")
+        yield p
 
 
 def _arguments_converter(
-    plans: dict[str, _Plan], open_: list[_Plan], defaults: dict[str, Any]
+    plans: dict[str, _Plan], rest: _Plan | None, fields: list[_Field]
 ) -> Callable[[dict[str, JSON]], dict[str, Any]]:
-    converters = {n: plan.convert for n, plan in plans.items() if plan.convert}
-    further = open_[0].convert if open_ else None
+    converters = {name: plan.convert for name, plan in plans.items()}
+    further = rest.convert if rest else None
     # What can't be hashed can be changed, and would be shared between calls.
-    fresh = {n: d for n, d in defaults.items() if type(d).__hash__ is None}
-    if not (converters or fresh or further):
+    fresh = {f.name: f.default for f in fields if type(f.default).__hash__ is None}
+    if not (any(converters.values()) or fresh or further):
         return lambda arguments: arguments
 
     def convert(arguments: dict[str, JSON]) -> dict[str, Any]:
-        each = converters
-        if further:
-            each = dict.fromkeys(arguments.keys() - plans.keys(), further) | converters
         try:
-            result = _convert_members(each, arguments)
+            pairs = _convert_each(
+                lambda name: converters.get(name, further), arguments.items()
+            )
         except RecursionError:
             raise ValueError("the arguments are nested too deeply") from None
-        for name in fresh.keys() - result.keys():
-            result[name] = copy.deepcopy(fresh[name])
-        return result
+        kept = {n: copy.deepcopy(d) for n, d in fresh.items() if n not in arguments}
+        return dict(pairs) | kept
 
     return convert
 
@@ -9991,7 +9877,8 @@ def returns_of(
     try:
         return schema_of(hint) or None
     except HintError as error:
-        raise HintError(f"{_callable_name(target)}() -> {_hint_text(hint)}: {error}") from None
+        where = f"{_callable_name(target)}() -> {_hint_text(hint)}"
+        raise HintError(f"{where}: {error}") from None
 
 
 def _bare(function: Any) -> Any:
@@ -10262,7 +10149,7 @@ def _evaluate(node: Any) -> float:
         # Whole powers of whole powers would outgrow all memory: beyond this, floats.
         if type(base) is int and base.bit_length() * abs(exponent) > 4096:
             base = float(base)
-        return base**exponent
+        return typing.cast(float, base**exponent)
     if kind == "BinOp":
         operation = _ARITHMETIC.get(type(node.op).__name__)
         if operation is not None:
@@ -10528,6 +10415,9 @@ def _run_client(handler: Callable[[Any], Awaitable[int]], options: Any) -> int:
         _say(f"mcp_ref: error {error.code} from the server: {_safe(str(error))}{data}")
     except (TransportError, TimeoutError, SchemaError) as error:
         _say(f"mcp_ref: {_safe(str(error))}")
+    except (LookupError, TypeError, AttributeError) as error:
+        # The commands read answers as the schema has them; a server may differ.
+        _say(f"mcp_ref: unusable answer: {error!r}")
     except ValueError as error:
         raise UsageError(str(error)) from error
     except BrokenPipeError:  # such as `| head`
@@ -10561,9 +10451,7 @@ def _client(options: Any) -> Client:
         headers=headers,
         on_progress=_progress_bar,
         log_level="info",
-        on_log=lambda params: _say(
-            f"{params.get('level')}: {_show_json(params['data'])}"
-        ),
+        on_log=lambda params: _say(_safe(f"{params['level']}: {params['data']}")),
     )
     if options.trace:
         client.wrap(functools.partial(_traced, stream=sys.stderr))

@@ -12,14 +12,14 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from mcp_ref import Client, McpError, TransportError
 
-Scenario = Callable[[str, dict[str, Any]], Awaitable[None]]
+Scenario = Callable[[str, dict[str, Any]], Coroutine[Any, Any, None]]
 
 
 async def accept(client: Client, params: Any) -> Any:
