@@ -51,7 +51,6 @@ import base64
 import binascii
 import codecs
 import collections
-import collections.abc as abc
 import concurrent.futures
 import contextlib
 import contextvars
@@ -84,7 +83,7 @@ import types
 import typing
 import unicodedata
 import urllib.parse
-from collections import deque
+from collections import abc, deque
 from collections.abc import (
     Awaitable,
     Callable,
@@ -5517,8 +5516,8 @@ def _by_name(function: Callable[..., Any]) -> Callable[..., Any]:
 def _is_async(function: Callable[..., Any]) -> bool:
     while isinstance(function, functools.partial):
         function = function.func
-    call = getattr(function, "__call__", None)  # an object's own
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+    kind: Any = type(function)
+    return any(map(inspect.iscoroutinefunction, (function, kind.__call__)))
 
 
 def _check_uri(uri: str) -> None:
@@ -6327,9 +6326,9 @@ def _find_resource(
 def _contents(resource: _ResourceEntry, uri: str, value: Any) -> list[JSON]:
     if isinstance(value, Contents):
         return [value]
-    if isinstance(value, (list, tuple)) and value:
-        if all(isinstance(one, Contents) for one in value):
-            return list(value)
+    many = isinstance(value, (list, tuple)) and len(value) > 0
+    if many and all(isinstance(one, Contents) for one in value):
+        return list(value)
     mime_type = resource.wire.get("mimeType")
     if isinstance(value, (str, bytes)):
         return [contents(uri, value, mime_type)]
@@ -9514,7 +9513,7 @@ class _Walk:
 
         def convert(value: JSON) -> Any:
             failure = ValueError("expected a value of another type")
-            for plan, test in zip(tries, tests()):
+            for plan, test in zip(tries, tests(), strict=True):
                 if plan.breadth and type(value) in exact:
                     return value
                 if test.is_valid(value):
@@ -10034,7 +10033,7 @@ def _demo_resources(server: Server) -> None:
     @server.resource("clock://now", title="Clock", mime_type="text/plain")
     def clock(ctx: Context) -> str:
         """The server's time; a reader that subscribes is told of each minute."""
-        now = datetime.datetime.fromtimestamp(ctx.server.clock(), datetime.timezone.utc)
+        now = datetime.datetime.fromtimestamp(ctx.server.clock(), datetime.UTC)
         return now.isoformat(timespec="seconds")
 
     @server.tool(title="Set off the clock")
@@ -10156,9 +10155,9 @@ def _evaluate(node: Any) -> float:
             return operation(_evaluate(node.left), _evaluate(node.right))
     if kind == "UnaryOp" and type(node.op).__name__ in _ARITHMETIC:
         return _ARITHMETIC[type(node.op).__name__](_evaluate(node.operand))
-    if kind == "Call" and getattr(node.func, "id", None) in _FUNCTIONS:
-        if not node.keywords:
-            return _FUNCTIONS[node.func.id](*map(_evaluate, node.args))
+    called = getattr(node.func, "id", None) if kind == "Call" else None
+    if called in _FUNCTIONS and not node.keywords:
+        return _FUNCTIONS[called](*map(_evaluate, node.args))
     raise ToolError("Only numbers, + - * / // % ** and the named functions are allowed")
 
 
