@@ -30,18 +30,28 @@ A server:
 
 Try it:  python mcp_ref.py serve --http 8000
 
-Reading map (sections follow the specification's own order):
+Reading map: sections follow the specification's order, banners name its pages.
 
-     1  basic/index                  messages, error codes, _meta
-     2  basic/versioning             revisions, extensions
-     3  basic/patterns/*             Exchange, Context, multi round-trip, subscriptions
-     4  basic/transports/*           header mirroring, stdio, Streamable HTTP, ASGI
-     5  basic/authorization/*        the resource server's side
-     6  client/*                     elicitation, sampling, roots
-     7  server/*                     Server, tools, resources, prompts, completion
-     8  (client)                     Client, multi round-trip loop, cache, listen
-     A  JSON Schema 2020-12          B  type hints and JSON Schema
-     C  earlier revisions            D  command line
+     1  basic/index                       messages, error codes, _meta
+     2  basic/versioning                  revisions, extensions
+     3  basic/patterns/index, progress,   Exchange, Context, questions by replay,
+        mrtr, subscriptions, cancellation   sealed state, listen streams
+     4  basic/transports/index,           header mirroring, worker threads, stdio,
+        stdio, streamable-http              HTTP server, ASGI, both client transports
+     5  basic/authorization/index,        bearer tokens, challenges, metadata, rate
+        authorization-server-discovery,     limits; client-registration belongs to the
+        security-considerations             OAuth client, which is not in this file
+     6  client/elicitation, sampling,     what a server can ask, and how answers are
+        roots                               read
+     7  server/discover, tools,           content, registries, Server, one function
+        resources, prompts,                 for each method, URI templates
+        utilities/completion, logging,
+        pagination, caching
+     8  the client's side of all pages    Client, cache, Listening, ClientGroup
+     A  basic/index, JSON Schema Usage    JSON Schema 2020-12
+     B                                    type hints <-> JSON Schema
+     C                                    place of the bridges to earlier revisions
+     D                                    demo server, command line
 """
 
 from __future__ import annotations
@@ -4938,253 +4948,6 @@ def _listed_roots(result: JSON) -> list[JSON]:
     return roots
 
 
-# ── URI templates ─────────────────────────────────── server/resources, RFC 6570 ──
-#
-#    note://{name}{?lang,page}      template, listed by resources/templates/list
-#    note://my%20file?page=2        URI in resources/read  ->  match:  URI to values
-#    {"name": "my file", "page": "2"}                      <-  expand: values to URI
-
-_URI_LIMIT = 8192  # characters; a longer URI matches no template
-_UNRESERVED = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~"
-_SEGMENT = _UNRESERVED + "!$&'()*+,;=:@"  # RFC 3986 pchar, less the triplets
-_ANY = _SEGMENT + "/?#[]"
-_UCS = "\u00a0-\ud7ff\ue000-\U0010ffff"  # of an IRI; no lone surrogates
-_TRIPLET = "%[0-9A-Fa-f]{2}"
-_NAME_CHAR = f"(?:[A-Za-z0-9_]|{_TRIPLET})"
-_VARIABLE = rf"{_NAME_CHAR}(?:\.?{_NAME_CHAR})*"
-
-
-class _Operator(NamedTuple):
-    first: str
-    separator: str
-    chars: str  # the ASCII characters that match() admits in a value
-    reserved: bool = False  # expand() leaves reserved characters and triplets alone
-    pairs: bool = False  # name=value, each optional, in any order
-    empty: str = ""  # what follows the name in a pair without a value
-
-
-_OPERATORS = {  # RFC 6570 appendix A; `chars` is ours
-    "": _Operator("", ",", _SEGMENT),
-    "+": _Operator("", ",", _ANY, reserved=True),
-    "#": _Operator("#", ",", _ANY, reserved=True),
-    ".": _Operator(".", ".", _SEGMENT),
-    "/": _Operator("/", "/", _SEGMENT),
-    ";": _Operator(";", ";", _SEGMENT, pairs=True),
-    "?": _Operator("?", "&", _SEGMENT + "/?", pairs=True, empty="="),
-    "&": _Operator("&", "&", _SEGMENT + "/?", pairs=True, empty="="),
-}
-_Part = tuple[_Operator | None, tuple[str, ...]]  # None: a literal, else names
-
-
-class _Step(NamedTuple):
-    kind: str  # "literal", "value" (one or more units), "pairs" (all or none)
-    text: str  # the literal, the name of the value, the separator of the pairs
-    unit: re.Pattern[str]
-
-
-class UriTemplate:
-    """Expand a template to a URI, and match a URI back to values (RFC 6570).
-
-    The RFC defines expansion only. Matching takes the whole URI or nothing, normalises
-    nothing, and decodes each value once, as UTF-8; "+" stays "+".
-
-    * ``{a}``, ``{.a}`` and ``{/a}`` take one or more characters of a path segment:
-      never a bare "/", but "%2F" decodes to one. For files, `safe_path` is the guard.
-    * ``{+a}`` and ``{#a}`` take one or more characters of any kind.
-    * ``{?a,b}``, ``{&a,b}`` and ``{;a,b}`` take pairs in any order. An absent one is
-      left out of the result, an empty one is "". A name that is unknown or comes twice
-      is no match. A value further left ends where these could begin: in
-      ``{+path}{?page}``, the path holds no bare "?".
-    * Else, the leftmost value takes what it can: ``{a}-{b}`` splits 1-2-3 after 1-2.
-    * Lenient: bare non-ASCII characters are accepted in values and in literals.
-    """
-
-    def __init__(self, template: str) -> None:
-        """Parse; raise ``ValueError``, with the position, if it is malformed."""
-        self.template = template
-        self._parts = list(_parse(template))
-        self.names = tuple(name for op, names in self._parts if op for name in names)
-
-    @functools.cached_property
-    def _steps(self) -> list[_Step]:
-        return _compile(self._parts)
-
-    @property
-    def sort_key(self) -> tuple[int, int, int]:
-        """Sort by this to try the most specific template first.
-
-        More literal characters, then fewer ``{+a}`` and ``{#a}``, then fewer names.
-        """
-        literal = sum(len(names[0]) for op, names in self._parts if op is None)
-        wide = sum(op.reserved for op, _ in self._parts if op)
-        return -literal, wide, len(self.names)
-
-    def match(self, uri: str) -> dict[str, str] | None:
-        """Return the decoded values, or None for no match: an empty dict is one."""
-        # resources-17: MUST validate; no step admits a character illegal in a URI
-        first = self._steps[:1]
-        if len(uri) > _URI_LIMIT or any(not step.unit.match(uri) for step in first):
-            return None
-        tables = [[-1] * len(uri) + [len(uri)]]
-        for step in reversed(self._steps):
-            tables.append(_ends(step, uri, tables[-1]))
-        if tables[-1][0] < 0:
-            return None
-        found: list[tuple[str, str]] = []
-        end = 0
-        for step, ends in zip(self._steps, tables[:0:-1], strict=True):
-            start, end = end, ends[end]
-            if step.kind == "value":
-                found.append((step.text, uri[start:end]))
-            elif step.kind == "pairs" and start < end:
-                pairs = uri[start + 1 : end].split(step.text)
-                found += [pair.partition("=")[::2] for pair in pairs]
-        try:
-            values = {name: unquote(text, errors="strict") for name, text in found}
-        except UnicodeDecodeError:
-            return None
-        return values if len(values) == len(found) else None  # none comes twice
-
-    def expand(self, values: Mapping[str, str]) -> str:
-        """Return the URI for these values; a variable without one is left out."""
-        uri = ""
-        for op, names in self._parts:
-            if op is None:
-                uri += _encode(names[0], reserved=True)
-                continue
-            items = []
-            for name in names:
-                if name in values:
-                    text = _encode(values[name], op.reserved)
-                    label = name + ("=" if text else op.empty) if op.pairs else ""
-                    items.append(label + text)
-            uri += op.first + op.separator.join(items) if items else ""
-        return uri
-
-
-def is_template(uri: str) -> bool:
-    """Tell a template from a URI, which holds no bare brace."""
-    return "{" in uri or "}" in uri
-
-
-def _encode(text: str, reserved: bool) -> str:
-    if not reserved:
-        return quote(text, safe="")
-    return quote(re.sub(f"(?!{_TRIPLET})%", "%25", text), safe=_ANY + "%")
-
-
-def _unit(chars: str, stops: str) -> str:
-    kept = "".join(char for char in chars if char not in stops)
-    return f"(?:[{re.escape(kept)}{_UCS}]|{_TRIPLET})"
-
-
-# An expression, a literal, or one character that can be in neither.
-_PART = rf"(?s)\{{([^{{}}]*)\}}|({_unit(_ANY, '')}+)|(.)"
-
-
-def _parse(template: str) -> Iterator[_Part]:
-    seen: set[str] = set()
-    for part in re.finditer(_PART, template):
-        body, literal, stray = part.groups()
-        start, at = f"URI template {template!r}: ", f" at {part.start()}"
-        # resources-12: MUST be in accordance with RFC 3986
-        if stray:
-            why = "brace without its partner" if stray in "{}" else "illegal character"
-            raise ValueError(f"{start}{why} {stray!r}{at}")
-        if literal:
-            yield None, (literal,)
-            continue
-        symbol = body[:1] if body[:1] in _OPERATORS else ""
-        names = tuple(body[len(symbol) :].split(","))
-        for name in names:
-            why = "comes twice" if name in seen else ""
-            if name.endswith("*") or ":" in name:
-                why = "has a modifier of level 4; levels 1 to 3 are supported"
-            elif not re.fullmatch(_VARIABLE, name):
-                why = "is not a variable name, nor an operator with one"
-            if why:
-                raise ValueError(f"{start}{name!r}{at} {why}")
-            seen.add(name)
-        yield _OPERATORS[symbol], names
-
-
-def _compile(parts: list[_Part]) -> list[_Step]:
-    """Turn parts into steps, from the right: a value stops where later pairs open."""
-    steps: list[_Step] = []
-    stops = ""
-    for op, names in reversed(parts):
-        if op is None:
-            steps.append(_literal(names[0]))
-        elif op.pairs:
-            value = _unit(op.chars, op.separator)
-            name = "|".join(map(re.escape, names))
-            pair = rf"(?:{name})(?:={value}*+|(?![\w.%]))"
-            run = rf"(?:\{op.first}{pair}(?:{op.separator}{pair})*+)?"
-            steps.append(_Step("pairs", op.separator, re.compile(run)))
-            stops += op.first
-        else:
-            unit = re.compile(_unit(op.chars, stops))
-            for name in reversed(names):
-                steps.append(_Step("value", name, unit))
-                before = op.first if name == names[0] else op.separator
-                steps += [_literal(before)] if before else []
-    return steps[::-1]
-
-
-def _literal(text: str) -> _Step:
-    encoded = _encode(text, reserved=True)
-    return _Step("literal", text, re.compile(f"{re.escape(text)}|{re.escape(encoded)}"))
-
-
-def _ends(step: _Step, uri: str, after: list[int]) -> list[int]:
-    """Tabulate where the step ends if it starts at each position; -1 is a dead end.
-
-    ``after`` is the table of the next step. Tables take time in proportion to length
-    times steps; one regular expression would try all ways to divide the URI.
-    """
-    ends = [-1] * len(after)
-    for start in range(len(uri), -1, -1):
-        if unit := step.unit.match(uri, start):
-            end = unit.end()
-            if step.kind == "value" and ends[end] >= 0:
-                ends[start] = ends[end]  # one more unit to the left of a value
-            elif after[end] >= 0:
-                ends[start] = end
-    return ends
-
-
-class UnsafePath(ValueError):
-    """A path would lead out of its root; resources/read answers 'not found'."""
-
-
-def safe_path(root: str | os.PathLike[str], relative: str) -> pathlib.Path:
-    """Join a path from a URI to a directory; raise ``ValueError`` if it gets outside.
-
-    ``relative`` has been decoded by `UriTemplate.match` and is not decoded again. "/"
-    separates on every system, a backslash is refused on all. Links are followed before
-    the check; the result is absolute and need not exist. Not kept out is who can
-    replace what lies in ``root`` between this call and the opening of the file.
-    """
-    import pathlib  # here, because a server without files does not need it
-
-    # resources-21: MUST sanitize file paths to prevent directory traversal
-    if "\0" in relative or "\\" in relative:
-        raise UnsafePath(f"path {relative!r} holds NUL or a backslash")
-    stream = os.name == "nt" and ":" in relative
-    if stream or pathlib.PureWindowsPath(relative).anchor:
-        raise UnsafePath(f"path {relative!r} is absolute or names a drive or stream")
-    try:
-        base = pathlib.Path(root).resolve()
-        path = (base / relative).resolve()
-    except (OSError, RuntimeError) as error:  # RuntimeError: a loop, before 3.13
-        raise UnsafePath(f"path {relative!r} cannot be resolved") from error
-    # Also refused is a way out and in again, which would tell the name of the root.
-    climbs = os.path.normpath(relative).split(os.sep)[0] == ".."
-    if climbs or not path.is_relative_to(base):
-        raise UnsafePath(f"path {relative!r} leaves its directory")
-    return path
-
-
 # ======================================================================================
 # 7  Server features                                    spec: server/*
 # ======================================================================================
@@ -6543,6 +6306,253 @@ METHODS: dict[str, Method] = {
     "completion/complete": Method(_complete, "completions"),
     "subscriptions/listen": Method(_listen),
 }
+
+
+# --- URI templates                                 spec: server/resources, RFC 6570 ---
+#
+#    note://{name}{?lang,page}      template, listed by resources/templates/list
+#    note://my%20file?page=2        URI in resources/read  ->  match:  URI to values
+#    {"name": "my file", "page": "2"}                      <-  expand: values to URI
+
+_URI_LIMIT = 8192  # characters; a longer URI matches no template
+_UNRESERVED = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~"
+_SEGMENT = _UNRESERVED + "!$&'()*+,;=:@"  # RFC 3986 pchar, less the triplets
+_ANY = _SEGMENT + "/?#[]"
+_UCS = "\u00a0-\ud7ff\ue000-\U0010ffff"  # of an IRI; no lone surrogates
+_TRIPLET = "%[0-9A-Fa-f]{2}"
+_NAME_CHAR = f"(?:[A-Za-z0-9_]|{_TRIPLET})"
+_VARIABLE = rf"{_NAME_CHAR}(?:\.?{_NAME_CHAR})*"
+
+
+class _Operator(NamedTuple):
+    first: str
+    separator: str
+    chars: str  # the ASCII characters that match() admits in a value
+    reserved: bool = False  # expand() leaves reserved characters and triplets alone
+    pairs: bool = False  # name=value, each optional, in any order
+    empty: str = ""  # what follows the name in a pair without a value
+
+
+_OPERATORS = {  # RFC 6570 appendix A; `chars` is ours
+    "": _Operator("", ",", _SEGMENT),
+    "+": _Operator("", ",", _ANY, reserved=True),
+    "#": _Operator("#", ",", _ANY, reserved=True),
+    ".": _Operator(".", ".", _SEGMENT),
+    "/": _Operator("/", "/", _SEGMENT),
+    ";": _Operator(";", ";", _SEGMENT, pairs=True),
+    "?": _Operator("?", "&", _SEGMENT + "/?", pairs=True, empty="="),
+    "&": _Operator("&", "&", _SEGMENT + "/?", pairs=True, empty="="),
+}
+_Part = tuple[_Operator | None, tuple[str, ...]]  # None: a literal, else names
+
+
+class _Step(NamedTuple):
+    kind: str  # "literal", "value" (one or more units), "pairs" (all or none)
+    text: str  # the literal, the name of the value, the separator of the pairs
+    unit: re.Pattern[str]
+
+
+class UriTemplate:
+    """Expand a template to a URI, and match a URI back to values (RFC 6570).
+
+    The RFC defines expansion only. Matching takes the whole URI or nothing, normalises
+    nothing, and decodes each value once, as UTF-8; "+" stays "+".
+
+    * ``{a}``, ``{.a}`` and ``{/a}`` take one or more characters of a path segment:
+      never a bare "/", but "%2F" decodes to one. For files, `safe_path` is the guard.
+    * ``{+a}`` and ``{#a}`` take one or more characters of any kind.
+    * ``{?a,b}``, ``{&a,b}`` and ``{;a,b}`` take pairs in any order. An absent one is
+      left out of the result, an empty one is "". A name that is unknown or comes twice
+      is no match. A value further left ends where these could begin: in
+      ``{+path}{?page}``, the path holds no bare "?".
+    * Else, the leftmost value takes what it can: ``{a}-{b}`` splits 1-2-3 after 1-2.
+    * Lenient: bare non-ASCII characters are accepted in values and in literals.
+    """
+
+    def __init__(self, template: str) -> None:
+        """Parse; raise ``ValueError``, with the position, if it is malformed."""
+        self.template = template
+        self._parts = list(_parse(template))
+        self.names = tuple(name for op, names in self._parts if op for name in names)
+
+    @functools.cached_property
+    def _steps(self) -> list[_Step]:
+        return _compile(self._parts)
+
+    @property
+    def sort_key(self) -> tuple[int, int, int]:
+        """Sort by this to try the most specific template first.
+
+        More literal characters, then fewer ``{+a}`` and ``{#a}``, then fewer names.
+        """
+        literal = sum(len(names[0]) for op, names in self._parts if op is None)
+        wide = sum(op.reserved for op, _ in self._parts if op)
+        return -literal, wide, len(self.names)
+
+    def match(self, uri: str) -> dict[str, str] | None:
+        """Return the decoded values, or None for no match: an empty dict is one."""
+        # resources-17: MUST validate; no step admits a character illegal in a URI
+        first = self._steps[:1]
+        if len(uri) > _URI_LIMIT or any(not step.unit.match(uri) for step in first):
+            return None
+        tables = [[-1] * len(uri) + [len(uri)]]
+        for step in reversed(self._steps):
+            tables.append(_ends(step, uri, tables[-1]))
+        if tables[-1][0] < 0:
+            return None
+        found: list[tuple[str, str]] = []
+        end = 0
+        for step, ends in zip(self._steps, tables[:0:-1], strict=True):
+            start, end = end, ends[end]
+            if step.kind == "value":
+                found.append((step.text, uri[start:end]))
+            elif step.kind == "pairs" and start < end:
+                pairs = uri[start + 1 : end].split(step.text)
+                found += [pair.partition("=")[::2] for pair in pairs]
+        try:
+            values = {name: unquote(text, errors="strict") for name, text in found}
+        except UnicodeDecodeError:
+            return None
+        return values if len(values) == len(found) else None  # none comes twice
+
+    def expand(self, values: Mapping[str, str]) -> str:
+        """Return the URI for these values; a variable without one is left out."""
+        uri = ""
+        for op, names in self._parts:
+            if op is None:
+                uri += _encode(names[0], reserved=True)
+                continue
+            items = []
+            for name in names:
+                if name in values:
+                    text = _encode(values[name], op.reserved)
+                    label = name + ("=" if text else op.empty) if op.pairs else ""
+                    items.append(label + text)
+            uri += op.first + op.separator.join(items) if items else ""
+        return uri
+
+
+def is_template(uri: str) -> bool:
+    """Tell a template from a URI, which holds no bare brace."""
+    return "{" in uri or "}" in uri
+
+
+def _encode(text: str, reserved: bool) -> str:
+    if not reserved:
+        return quote(text, safe="")
+    return quote(re.sub(f"(?!{_TRIPLET})%", "%25", text), safe=_ANY + "%")
+
+
+def _unit(chars: str, stops: str) -> str:
+    kept = "".join(char for char in chars if char not in stops)
+    return f"(?:[{re.escape(kept)}{_UCS}]|{_TRIPLET})"
+
+
+# An expression, a literal, or one character that can be in neither.
+_PART = rf"(?s)\{{([^{{}}]*)\}}|({_unit(_ANY, '')}+)|(.)"
+
+
+def _parse(template: str) -> Iterator[_Part]:
+    seen: set[str] = set()
+    for part in re.finditer(_PART, template):
+        body, literal, stray = part.groups()
+        start, at = f"URI template {template!r}: ", f" at {part.start()}"
+        # resources-12: MUST be in accordance with RFC 3986
+        if stray:
+            why = "brace without its partner" if stray in "{}" else "illegal character"
+            raise ValueError(f"{start}{why} {stray!r}{at}")
+        if literal:
+            yield None, (literal,)
+            continue
+        symbol = body[:1] if body[:1] in _OPERATORS else ""
+        names = tuple(body[len(symbol) :].split(","))
+        for name in names:
+            why = "comes twice" if name in seen else ""
+            if name.endswith("*") or ":" in name:
+                why = "has a modifier of level 4; levels 1 to 3 are supported"
+            elif not re.fullmatch(_VARIABLE, name):
+                why = "is not a variable name, nor an operator with one"
+            if why:
+                raise ValueError(f"{start}{name!r}{at} {why}")
+            seen.add(name)
+        yield _OPERATORS[symbol], names
+
+
+def _compile(parts: list[_Part]) -> list[_Step]:
+    """Turn parts into steps, from the right: a value stops where later pairs open."""
+    steps: list[_Step] = []
+    stops = ""
+    for op, names in reversed(parts):
+        if op is None:
+            steps.append(_literal(names[0]))
+        elif op.pairs:
+            value = _unit(op.chars, op.separator)
+            name = "|".join(map(re.escape, names))
+            pair = rf"(?:{name})(?:={value}*+|(?![\w.%]))"
+            run = rf"(?:\{op.first}{pair}(?:{op.separator}{pair})*+)?"
+            steps.append(_Step("pairs", op.separator, re.compile(run)))
+            stops += op.first
+        else:
+            unit = re.compile(_unit(op.chars, stops))
+            for name in reversed(names):
+                steps.append(_Step("value", name, unit))
+                before = op.first if name == names[0] else op.separator
+                steps += [_literal(before)] if before else []
+    return steps[::-1]
+
+
+def _literal(text: str) -> _Step:
+    encoded = _encode(text, reserved=True)
+    return _Step("literal", text, re.compile(f"{re.escape(text)}|{re.escape(encoded)}"))
+
+
+def _ends(step: _Step, uri: str, after: list[int]) -> list[int]:
+    """Tabulate where the step ends if it starts at each position; -1 is a dead end.
+
+    ``after`` is the table of the next step. Tables take time in proportion to length
+    times steps; one regular expression would try all ways to divide the URI.
+    """
+    ends = [-1] * len(after)
+    for start in range(len(uri), -1, -1):
+        if unit := step.unit.match(uri, start):
+            end = unit.end()
+            if step.kind == "value" and ends[end] >= 0:
+                ends[start] = ends[end]  # one more unit to the left of a value
+            elif after[end] >= 0:
+                ends[start] = end
+    return ends
+
+
+class UnsafePath(ValueError):
+    """A path would lead out of its root; resources/read answers 'not found'."""
+
+
+def safe_path(root: str | os.PathLike[str], relative: str) -> pathlib.Path:
+    """Join a path from a URI to a directory; raise ``ValueError`` if it gets outside.
+
+    ``relative`` has been decoded by `UriTemplate.match` and is not decoded again. "/"
+    separates on every system, a backslash is refused on all. Links are followed before
+    the check; the result is absolute and need not exist. Not kept out is who can
+    replace what lies in ``root`` between this call and the opening of the file.
+    """
+    import pathlib  # here, because a server without files does not need it
+
+    # resources-21: MUST sanitize file paths to prevent directory traversal
+    if "\0" in relative or "\\" in relative:
+        raise UnsafePath(f"path {relative!r} holds NUL or a backslash")
+    stream = os.name == "nt" and ":" in relative
+    if stream or pathlib.PureWindowsPath(relative).anchor:
+        raise UnsafePath(f"path {relative!r} is absolute or names a drive or stream")
+    try:
+        base = pathlib.Path(root).resolve()
+        path = (base / relative).resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop, before 3.13
+        raise UnsafePath(f"path {relative!r} cannot be resolved") from error
+    # Also refused is a way out and in again, which would tell the name of the root.
+    climbs = os.path.normpath(relative).split(os.sep)[0] == ".."
+    if climbs or not path.is_relative_to(base):
+        raise UnsafePath(f"path {relative!r} leaves its directory")
+    return path
 
 
 # ======================================================================================
@@ -8017,10 +8027,9 @@ def _in_thread(callback: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     return call
 
 
-# ==================================================================================
-# Appendix A: JSON Schema 2020-12
-# https://json-schema.org/draft/2020-12/json-schema-core
-# ==================================================================================
+# ======================================================================================
+# Appendix A  JSON Schema 2020-12                   spec: basic/index, JSON Schema Usage
+# ======================================================================================
 #
 #   Schema({...}) -> check against the meta-schema -> index $id and anchors
 #                 -> compile each keyword to closures -> violations(value)
@@ -8112,7 +8121,7 @@ class Schema:
             raise SchemaError("the value is nested too deeply") from None
 
 
-# ---- What all keywords share ----
+# --- What all keywords share ----------------------------------------------------------
 
 _Tell = str | Callable[[Any], str]  # what was expected, or what to say of the value
 _Failure = tuple[tuple[str | int, ...], str, _Tell, JSON]  # path, keyword, tell, value
@@ -8191,7 +8200,7 @@ def _attempt(branch: _Check, value: JSON, run: _Run, notes: _Notes) -> _Found:
     return found
 
 
-# ---- Messages and values ----
+# --- Messages and values --------------------------------------------------------------
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "null": (type(None),),
@@ -8265,7 +8274,7 @@ def _is_multiple(value: int | float, step: int | float) -> bool:
     return top % bottom == 0
 
 
-# ---- Keywords that look at the value itself ----
+# --- Keywords that look at the value itself -------------------------------------------
 
 
 def _leaf(
@@ -8367,7 +8376,7 @@ def _if_present(name: str, check: _Check) -> _Check:
     )
 
 
-# ---- Keywords that apply sub-schemas to members of the value ----
+# --- Keywords that apply sub-schemas to members of the value --------------------------
 
 _Pairs = Iterable[tuple[Any, _Check]]  # name or index, and the check for what is there
 
@@ -8544,7 +8553,7 @@ def _contains(place: _Place, word: str, schema: JSON) -> list[_Check]:
     return [check]
 
 
-# ---- Keywords that apply sub-schemas to the same value ----
+# --- Keywords that apply sub-schemas to the same value --------------------------------
 
 
 def _all_of(place: _Place, word: str, schemas: list[JSON]) -> list[_Check]:
@@ -8712,7 +8721,7 @@ _KEYWORDS: dict[str, _Maker] = {
     "unevaluatedItems": _unevaluated(list, _unexpected_item),
 }
 
-# ---- Compiling: resources, places, references ----
+# --- Compiling: resources, places, references -----------------------------------------
 
 
 class _Resource:
@@ -8935,7 +8944,7 @@ def _sub_schemas(word: str, value: JSON) -> Iterator[tuple[list[str | int], JSON
             yield [word, key], child
 
 
-# ---- The meta-schema, condensed ----
+# --- The meta-schema, condensed -------------------------------------------------------
 
 _SUB: JSON = {"$dynamicRef": "#meta"}
 _SUB_LIST: JSON = {"type": "array", "minItems": 1, "items": _SUB}
@@ -9020,7 +9029,7 @@ def _meta_schema() -> Schema:
     return Schema(_META_SCHEMAS[SCHEMA_DIALECT])
 
 
-# ---- Patterns: ECMA-262 in Unicode mode, in terms of `re` ----
+# --- Patterns: ECMA-262 in Unicode mode, in terms of `re` -----------------------------
 
 _ECMA_TOKEN = (
     r"(?s)\\(?P<category>[pP]\{[^}]*\})"
@@ -9096,7 +9105,7 @@ def _category(token: str) -> str:
     return ranges
 
 
-# ---- Formats ----
+# --- Formats --------------------------------------------------------------------------
 
 
 def _is_date(text: str) -> object:
@@ -9189,7 +9198,7 @@ class _Misfit(ValueError, TypeError):
         return cls(text, (f"[{step}]" if isinstance(step, int) else f".{step}") + path)
 
 
-# -- Python value -> JSON value --------------------------------------------------------
+# --- Python value -> JSON value -------------------------------------------------------
 
 
 def to_json(value: Any) -> JSON:
@@ -9287,7 +9296,7 @@ def _constant(value: Any) -> JSON:
     return result
 
 
-# -- Plans: schema and converter of one hint -------------------------------------------
+# --- Plans: schema and converter of one hint ------------------------------------------
 
 
 class _Plan(NamedTuple):
@@ -9695,7 +9704,7 @@ def _choice(pairs: list[tuple[JSON, Any]]) -> _Plan:
     return _Plan({**named, "enum": forms}, None if plain else convert, breadth=0)
 
 
-# -- Looking at classes ----------------------------------------------------------------
+# --- Looking at classes ---------------------------------------------------------------
 
 
 def _is_enum(kind: Any) -> bool:
@@ -9774,7 +9783,7 @@ def _hints_of(target: Any) -> dict[str, Any]:
         ) from error
 
 
-# -- Signatures ------------------------------------------------------------------------
+# --- Signatures -----------------------------------------------------------------------
 
 
 class Parameters(NamedTuple):
@@ -9904,7 +9913,7 @@ def _mentions(hint: Any, wanted: tuple[type, ...], through: tuple[Any, ...]) -> 
     return isinstance(kind, type) and issubclass(kind, wanted)
 
 
-# -- Docstrings ------------------------------------------------------------------------
+# --- Docstrings -----------------------------------------------------------------------
 
 _DOC_MORE = r"(?:\n[ \t].*|\n$)*"  # continuation lines are indented
 _DOC_NAME = r"\*{0,2}\w+"
@@ -10236,7 +10245,12 @@ def load_server(spec: str) -> Server:
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     # The file says `import mcp_ref`: it has to get this module, not a second copy.
     sys.modules.setdefault("mcp_ref", sys.modules[__name__])
-    found = importlib.import_module("runpy").run_path(path, run_name="__mcp_ref__")
+    runpy = importlib.import_module("runpy")
+    try:
+        found = runpy.run_path(path, run_name="__mcp_ref__")
+    except Exception as error:
+        _log.error("running %s failed", path, exc_info=error)
+        raise UsageError(f"{path}: {type(error).__name__}: {error}") from None
     if name:
         if not isinstance(found.get(name), Server):
             raise UsageError(f"{path} has no Server called {name}")
@@ -10279,13 +10293,23 @@ def _add_serve_command(subparsers: Any) -> None:
         metavar="VAR",
         help="HTTP: demand the bearer token that the environment variable VAR holds",
     )
+    add(
+        "--key-env",
+        metavar="VAR",
+        help="sign requestState and cursors with what VAR holds, so that several "
+        "processes can serve the same clients",
+    )
     serve.set_defaults(run=_serve)
 
 
 def _serve(options: Any) -> int:
     """Carry out `serve`."""
     server = load_server(options.file) if options.file else demo_server()
+    if options.key_env:
+        server.keys = (_environment("--key-env", options.key_env).encode(),)
     if options.http is None:
+        if options.token_env or options.allow_host or options.allow_origin:
+            raise UsageError("--token-env, --allow-host, --allow-origin need --http")
         if sys.stdin is not None and sys.stdin.isatty():
             _say("mcp_ref: serving on standard input, one JSON-RPC message per line.")
             _say("mcp_ref: for HTTP, stop this with Ctrl-C and add: --http 8000")
@@ -10311,10 +10335,15 @@ def _serve(options: Any) -> int:
 
 
 def _token_from(variable: str) -> Any:
-    token = os.environ.get(variable)
-    if not token:
-        raise UsageError(f"--token-env: the environment variable {variable} is not set")
+    token = _environment("--token-env", variable)
     return static_tokens({token: Principal("token")})
+
+
+def _environment(option: str, variable: str) -> str:
+    value = os.environ.get(variable)
+    if not value:
+        raise UsageError(f"{option}: the environment variable {variable} is not set")
+    return value
 
 
 def _say(line: str) -> None:

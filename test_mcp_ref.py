@@ -1350,6 +1350,24 @@ class Versioning(Case):
         self.server.subscriptions.end()
         await task
 
+    @spec("versioning-06")
+    async def test_a_listen_filter_can_refuse_clients_without_the_extension(
+        self,
+    ) -> None:
+        def agree(ctx: Context, value: JSON) -> Any:
+            if not ctx.supports("extensions", "com.example/queue"):
+                needed = {"extensions": {"com.example/queue": {}}}
+                raise mcp_ref.MissingRequiredClientCapability(needed)
+            return value, [("queue", one) for one in value]
+
+        self.extend(filters={"queueIds": agree})
+        params = {"notifications": {"queueIds": ["q1"], "toolsListChanged": True}}
+        message = request("subscriptions/listen", params)
+        reply = await asyncio.wait_for(exchange(self.server, message), 5)
+        self.assertEqual(reply.error["code"], -32021)
+        self.assertEqual(reply.notifications, [])
+        self.assertEqual(len(self.server.subscriptions), 0)
+
     async def test_an_extension_names_what_mcp_name_mirrors(self) -> None:
         async def get(server: Server, ctx: Context, params: JSON) -> JSON:
             return {"found": params["id"]}
@@ -4313,6 +4331,58 @@ class TranscriptsOverHttp(Transcripts, AsyncCase):
             writer.close()
         self.server.cancel()
         await asyncio.wait([self.server])
+
+
+class ServeOptions(unittest.TestCase):
+    """What `serve` is told, by hand and by a host's configuration."""
+
+    def serve(self, *options: str, lines: str = "", **more: str) -> Any:
+        return subprocess.run(
+            [sys.executable, str(HERE / "mcp_ref.py"), "serve", *options],
+            input=lines,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            env={**os.environ, **more},
+        )
+
+    def test_options_that_make_no_sense_are_refused_in_one_line(self) -> None:
+        with tempfile.TemporaryDirectory() as scratch:
+            broken = pathlib.Path(scratch) / "broken.py"
+            broken.write_text("1 / 0\n", encoding="utf-8")
+            for options, said in [
+                (["--token-env", "HOME"], "need --http"),
+                (["--allow-host", "a"], "need --http"),
+                (["--key-env", "NOT_SET_AT_ALL"], "NOT_SET_AT_ALL is not set"),
+                (["--http", "1", "--token-env", "NOT_SET_AT_ALL"], "is not set"),
+                (["--http", "x"], "not PORT or HOST:PORT"),
+                ([str(broken)], "ZeroDivisionError: division by zero"),
+            ]:
+                with self.subTest(options=options):
+                    done = self.serve(*options)
+                    self.assertEqual(done.returncode, 2)
+                    self.assertIn(said, done.stderr.splitlines()[-1])
+                    self.assertEqual(done.stdout, "")
+
+    @spec("base-29", "mrtr-12", "mrtr-13")
+    def test_processes_with_the_same_key_answer_each_others_questions(self) -> None:
+        meta = {
+            **META,
+            "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}},
+        }
+        params: JSON = {"name": "table_book", "arguments": {}, "_meta": meta}
+        ask = json.dumps(mcp_ref.request_message(1, "tools/call", params))
+        asked = self.serve("--key-env", "K", lines=ask, K="a shared secret")
+        found = json.loads(asked.stdout)["result"]
+        (key,) = found["inputRequests"]
+        params["requestState"] = found["requestState"]
+        answer = {"action": "accept", "content": {"day": "2026-12-24"}}
+        params["inputResponses"] = {key: answer}
+        retry = json.dumps(mcp_ref.request_message(2, "tools/call", params))
+        for secret, good in (("a shared secret", True), ("another", False)):
+            with self.subTest(good=good):
+                done = self.serve("--key-env", "K", lines=retry, K=secret)
+                self.assertEqual("result" in json.loads(done.stdout), good)
 
 
 # --- basic/transports/streamable-http, Request Metadata -----------------------------------
@@ -16688,6 +16758,115 @@ class Form(unittest.TestCase):
             return message
         data = mcp_ref.encode(mcp_ref.result_response(1, value))
         return mcp_ref.decode(data)["result"]
+
+
+# --- every message that the pages of the specification show -------------------------------
+
+
+class SpecPages(Case):
+    """The examples in the pages: accepted, or refused for a reason that is stated."""
+
+    PAGES = SHARED / "spec" / "2026-07-28"
+    # Why an example is not a message that we would exchange as it stands.
+    EXPLAINED = {
+        "basic/patterns/mrtr: // Elicitation request.": "comments are not JSON",
+        'server/utilities/pagination: "resources": [...],': "an ellipsis is not JSON",
+        "basic/versioning: draft-07": "another dialect, refused by name",
+    }
+
+    def blocks(self) -> Iterator[tuple[str, str, JSON]]:
+        """Yield page, text and value of each JSON example; None for what is not JSON."""
+        for path in sorted(self.PAGES.rglob("*.mdx")):
+            page = path.relative_to(self.PAGES).with_suffix("").as_posix()
+            text = path.read_text(encoding="utf-8")
+            for block in re.findall(r"^```jsonc?\n(.*?)^```", text, re.S | re.M):
+                value = None
+                with contextlib.suppress(ValueError):
+                    value = json.loads(block)
+                yield page, block, value
+
+    def setUp(self) -> None:
+        super().setUp()
+        if not self.PAGES.is_dir():
+            self.skipTest("../shared/spec is not here")
+
+    def test_examples_that_are_not_json_are_known(self) -> None:
+        for page, block, value in self.blocks():
+            if value is None and '"jsonrpc"' in block:
+                reasons = [
+                    reason
+                    for key, reason in self.EXPLAINED.items()
+                    if page == key.split(": ", 1)[0] and key.split(": ", 1)[1] in block
+                ]
+                with self.subTest(page, block=block[:80]):
+                    self.assertTrue(reasons, "an example that we cannot read")
+
+    def test_messages_pass_the_decoder_and_the_official_schema(self) -> None:
+        seen: dict[str, int] = {}
+        for page, _, value in self.blocks():
+            if not isinstance(value, dict) or "jsonrpc" not in value:
+                continue
+            message = mcp_ref.decode(mcp_ref.encode(value))
+            with self.subTest(page, message=message):
+                self.assertEqual(message, value)
+                kind = self.check(message)
+                seen[kind] = seen.get(kind, 0) + 1
+        self.assertEqual(
+            {kind: seen[kind] > 0 for kind in seen},
+            dict.fromkeys(("request", "notification", "result", "error"), True),
+        )
+
+    def check(self, message: JSON) -> str:
+        """Hold one message against the official schema; return what it is."""
+        if "method" in message:
+            found = mcp_ref.read_message(message)
+            if isinstance(found, mcp_ref.Request):
+                Wire.check("JSONRPCRequest", message)
+                if "protocolVersion" in str(found.params.get("_meta")):
+                    mcp_ref.Meta.of(found.params)
+                return "request"
+            Wire.check("JSONRPCNotification", message)
+            return "notification"
+        if "result" in message:
+            Wire.check("JSONRPCResultResponse", message)
+            self.assertIn("resultType", message["result"])
+            return "result"
+        Wire.check("JSONRPCErrorResponse", message)
+        self.assertIn(message["error"]["code"], DEFINED_CODES)
+        return "error"
+
+    def test_input_requests_are_of_a_known_kind(self) -> None:
+        kinds = {
+            "elicitation/create": "ElicitRequest",
+            "sampling/createMessage": "CreateMessageRequest",
+            "roots/list": "ListRootsRequest",
+        }
+        count = 0
+        for page, _, value in self.blocks():
+            if isinstance(value, dict) and value.get("method") in kinds:
+                if "jsonrpc" not in value:
+                    count += 1
+                    with self.subTest(page, value=value):
+                        Wire.check(kinds[value["method"]], value)
+        self.assertGreater(count, 0)
+
+    def test_tool_definitions_of_the_pages_are_good_or_of_another_dialect(self) -> None:
+        count = 0
+        for page, _, value in self.blocks():
+            if not isinstance(value, dict) or "inputSchema" not in value:
+                continue
+            count += 1
+            with self.subTest(page, name=value.get("name")):
+                Wire.check("Tool", value)
+                self.assertIsInstance(
+                    mcp_ref.mirrored_parameters(value["inputSchema"]), tuple
+                )
+                if "draft-07" in str(value["inputSchema"].get("$schema")):
+                    with self.assertRaisesRegex(mcp_ref.SchemaError, "draft-07"):
+                        mcp_ref.Schema(value["inputSchema"])
+                else:
+                    mcp_ref.Schema(value["inputSchema"])
+        self.assertGreater(count, 5)
 
 
 # --- what the pages allow, and the few rules that no class above has --------------------
