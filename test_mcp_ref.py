@@ -17306,3 +17306,7 @@ def main() -> int:
     if options.clause is not None:
         return print_clause(options.clause)
     return print_ledger(options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
