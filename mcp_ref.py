@@ -1259,7 +1259,8 @@ class Change:
 
     def framed(self, id: Id) -> Framed:
         """Return the notification with its bytes."""
-        found = Framed(self.message(id))
+        params = {**self.params, "_meta": {META_SUBSCRIPTION_ID: id}}
+        found = Framed(jsonrpc="2.0", method=self.method, params=params)
         found.line = self.before + encode(id) + self.after
         return found
 
@@ -1283,12 +1284,12 @@ class _Subscription:
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
-    async def wait(self) -> None:
-        """Return when something is pending or the end has come."""
-        if not self.pending and not self.ended:
-            self.waiter = asyncio.get_running_loop().create_future()
-            await self.waiter
-            self.waiter = None
+    def changed(self) -> Awaitable[None]:
+        """Return what is done when something is pending or the end has come."""
+        if self.pending or self.ended:
+            return _Done()
+        self.waiter = asyncio.get_running_loop().create_future()
+        return self.waiter
 
     def take(self) -> list[JSON]:
         """Hand over what is pending, each message with our subscriptionId."""
@@ -6238,7 +6239,7 @@ async def _listen(server: Server, ctx: Context, params: JSON) -> JSON:
             Change(name, {"notifications": honoured}).message(subscription.id)
         )
         while not subscription.ended:
-            await subscription.wait()
+            await subscription.changed()
             for message in subscription.take():
                 await ctx._send(message)
     finally:
