@@ -10042,7 +10042,7 @@ class _Weather:
 def _demo_resources(server: Server) -> None:
     @server.resource("clock://now", title="Clock", mime_type="text/plain")
     def clock(ctx: Context) -> str:
-        """The server's time; a reader that subscribes is told of each minute."""
+        """The server's time; whoever subscribed is told when clock_tick is called."""
         now = datetime.datetime.fromtimestamp(ctx.server.clock(), datetime.UTC)
         return now.isoformat(timespec="seconds")
 
