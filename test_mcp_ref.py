@@ -4388,6 +4388,61 @@ class ServeOptions(unittest.TestCase):
                 done = self.serve("--key-env", "K", lines=retry, K=secret)
                 self.assertEqual("result" in json.loads(done.stdout), good)
 
+    def run_script(self, file: str, *command: str) -> Any:
+        """Serve a file whose text is given, mcp_ref.py being the script."""
+        with tempfile.TemporaryDirectory() as scratch:
+            path = pathlib.Path(scratch) / "given.py"
+            path.write_text(textwrap.dedent(file), encoding="utf-8")
+            return subprocess.run(
+                [sys.executable, *command, "serve", str(path)],
+                cwd=HERE,
+                input="",
+                capture_output=True,
+                text=True,
+                timeout=30,
+            )
+
+    def test_the_script_is_over_when_serving_begins(self) -> None:
+        """So that CPython lets go of its syntax tree; not where others run it."""
+        file = """
+            import sys
+            frame, held = sys._getframe(), False
+            while frame:
+                code = frame.f_code
+                held |= code.co_filename.endswith("mcp_ref.py") and (
+                    code.co_name == "<module>"
+                )
+                frame = frame.f_back
+            raise LookupError(f"held: {held}")
+        """
+        other = "import runpy; runpy.run_path('mcp_ref.py', run_name='__main__')"
+        for command, held in ((["mcp_ref.py"], False), (["-c", other], True)):
+            with self.subTest(command=command):
+                done = self.run_script(file, *command)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(f"held: {held}", done.stderr.splitlines()[-1])
+
+    def test_what_ends_the_command_line_ends_the_process(self) -> None:
+        for raised, status, said in [
+            ("ZeroDivisionError('crashed')", 1, "ZeroDivisionError: crashed"),
+            ("KeyboardInterrupt()", 130, ""),
+            ("SystemExit(7)", 7, ""),
+        ]:
+            with self.subTest(raised=raised):
+                file = f"""
+                    import mcp_ref
+                    class Ends(mcp_ref.Server):
+                        def run(self, *arguments, **more):
+                            raise {raised}
+                    server = Ends("ends")
+                """
+                done = self.run_script(file, "mcp_ref.py")
+                self.assertEqual(done.returncode, status)
+                *_, last = ["", *done.stderr.splitlines()]
+                self.assertEqual(last, said)
+                self.assertEqual(done.stderr.count("Traceback"), bool(said))
+                self.assertNotIn("hook", done.stderr.splitlines()[-1:])
+
 
 # --- basic/transports/streamable-http, Request Metadata -----------------------------------
 
