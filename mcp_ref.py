@@ -4953,11 +4953,9 @@ def _listed_roots(result: JSON) -> list[JSON]:
 # 7  Server features                                    spec: server/*
 # ======================================================================================
 
-Scopes = frozenset[str]
 _Function = typing.TypeVar("_Function", bound=Callable[..., Any])
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[!#$&-;=?-Z_a-z~\[\]]|%[0-9A-Fa-f]{2})*")
-_URI_SHAPE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\x00-\x20\x7f]*")
+_URI = r"[A-Za-z][A-Za-z0-9+.-]*:(?:[!#$&-;=?-Z_a-z~\[\]]|%[0-9A-Fa-f]{2})*"
+_URI_SHAPE = r"[A-Za-z][A-Za-z0-9+.-]*:[^\x00-\x20\x7f]*"
 _CONTENT_TYPES = ("text", "image", "audio", "resource", "resource_link")
 
 
@@ -4990,18 +4988,17 @@ def annotations(  # type: ignore[no-redef]  # the name that `from __future__` to
     last_modified: datetime.datetime | str | None = None,
 ) -> dict[str, JSON]:
     """Build annotations; raises ValueError for values that are not allowed."""
-    found: dict[str, JSON] = {}
-    if audience is not None:
-        found["audience"] = list(audience)
-    if priority is not None:
-        found["priority"] = priority
-    if last_modified is not None:
-        found["lastModified"] = to_json(last_modified)
-    return check_annotations(found)
+    last = to_json(last_modified)
+    found = _given(audience=to_json(audience), priority=priority, lastModified=last)
+    return _check_annotations(found)
 
 
-def check_annotations(given: dict[str, JSON]) -> dict[str, JSON]:
-    """Return annotations as they are, or raise ValueError that names what is wrong."""
+def _given(**members: JSON) -> dict[str, JSON]:
+    """Return the members that there are: None stands for one that was not given."""
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def _check_annotations(given: dict[str, JSON]) -> dict[str, JSON]:
     audience, priority = given.get("audience", []), given.get("priority", 0)
     if not set(audience) <= set(ROLES):
         raise ValueError(f"annotations: audience is of {ROLES}, got {audience!r}")
@@ -5013,14 +5010,18 @@ def check_annotations(given: dict[str, JSON]) -> dict[str, JSON]:
 
 
 def _block(
-    kind: str, fields: dict[str, JSON], annotations: JSON, meta: JSON
+    kind: str, fields: dict[str, JSON], annotations: JSON, meta: JSON = None
 ) -> Content:
     block = Content(type=kind, **fields)
     if annotations is not None:
-        block["annotations"] = check_annotations(annotations)
+        block["annotations"] = _check_annotations(annotations)
     if meta is not None:
-        block["_meta"] = {check_meta_key(key): value for key, value in meta.items()}
+        block["_meta"] = _check_meta(meta)
     return block
+
+
+def _check_meta(given: dict[str, JSON]) -> dict[str, JSON]:
+    return {check_meta_key(key): value for key, value in given.items()}
 
 
 def text(text: str, *, annotations: JSON = None, meta: JSON = None) -> Content:
@@ -5053,16 +5054,14 @@ def contents(
     uri: str, data: str | bytes, mime_type: str | None = None, *, meta: JSON = None
 ) -> Contents:
     """Build one entry of a resource's contents from its text or bytes."""
-    entry = Contents(uri=uri)
-    if mime_type is not None:
-        entry["mimeType"] = mime_type
+    entry = Contents(uri=uri, **_given(mimeType=mime_type))
     if isinstance(data, str):
         entry["text"] = data
     else:
         # resources-19: binary data MUST be properly encoded
         entry["blob"] = base64.b64encode(data).decode()
     if meta is not None:
-        entry["_meta"] = {check_meta_key(key): value for key, value in meta.items()}
+        entry["_meta"] = _check_meta(meta)
     return entry
 
 
@@ -5071,8 +5070,8 @@ def embedded(
 ) -> Content:
     """Embed a resource. prompts-11: MUST have a URI, a MIME type, and text or blob."""
     _check_uri(uri)
-    resource = dict(contents(uri, data, mime_type))
-    return _block("resource", {"resource": resource}, annotations, None)
+    resource = contents(uri, data, mime_type)
+    return _block("resource", {"resource": resource}, annotations)
 
 
 def resource_link(
@@ -5087,16 +5086,15 @@ def resource_link(
 ) -> Content:
     """Build a link to a resource."""
     _check_uri(uri)
-    optional = {
-        "title": title,
-        "description": description,
-        "mimeType": mime_type,
-        "size": size,
-    }
-    given = {key: value for key, value in optional.items() if value is not None}
-    return _block(
-        "resource_link", {"uri": uri, "name": name, **given}, annotations, None
+    fields = _given(
+        uri=uri,
+        name=name,
+        title=title,
+        description=description,
+        mimeType=mime_type,
+        size=size,
     )
+    return _block("resource_link", fields, annotations)
 
 
 def user(content: str | Content) -> Message:
@@ -5124,22 +5122,20 @@ def result(
     meta: JSON = None,
 ) -> Result:
     """Build a tool's whole result; `structured` may be any JSON value, also None."""
-    found = Result(content=[_as_block(one) for one in content])
+    shown = [_as_block(one) for one in content]
+    found = Result(content=shown)
     if structured is not ...:
         found["structuredContent"] = to_json(structured)
-        if not content:
-            found["content"] = [text(_serialise(found["structuredContent"]))]
+        found["content"] = shown or [_as_block(structured)]
     if is_error:
         found["isError"] = True
     if meta is not None:
-        found["_meta"] = {check_meta_key(key): value for key, value in meta.items()}
+        found["_meta"] = _check_meta(meta)
     return found
 
 
 def _as_block(value: Any) -> Content:
-    if isinstance(value, Content):
-        return value
-    return text(value if isinstance(value, str) else _serialise(to_json(value)))
+    return value if isinstance(value, Content) else text(_serialise(to_json(value)))
 
 
 def _serialise(value: JSON) -> str:
@@ -5152,18 +5148,39 @@ def _serialise(value: JSON) -> str:
 # --- what is registered ---------------------------------------------------------------
 
 
-@dataclass(eq=False, kw_only=True)
 class _Entry:
-    """What tools, resources, templates and prompts have in common."""
+    """A tool, resource, resource template, prompt, or completer of an argument."""
 
-    name: str
-    wire: dict[str, JSON]
-    """The definition, as the list methods show it."""
-    scopes: Scopes
-    function: Callable[..., Any]
-    parameters: Parameters
-    is_async: bool
-    position: int = 0
+    position = 0
+    """They only grow, so a cursor that holds one stays good while the list changes."""
+    output: Schema | None = None
+    """Of a tool: what its structured results are held to."""
+    mirrored: tuple[MirroredParameter, ...] = ()
+    """Of a tool: the arguments that HTTP headers mirror."""
+    template: UriTemplate | None = None
+    """Of a resource template."""
+
+    def __init__(self, member: str, function: Any, options: JSON) -> None:
+        name = options.get("name") or function.__name__
+        self.member = member
+        """The member of a list result that it is shown in."""
+        self.key: str = options.get("uri", name)
+        """What requests call it."""
+        self.function = _by_name(function)
+        self.is_async = any(
+            map(inspect.iscoroutinefunction, (function, function.__call__))
+        )
+        self.parameters = parameters_of(function, Context)
+        self.scopes = frozenset(options.get("scopes", ()))
+        self.wire = {"name": name, **_defined(function, options)}
+        """The definition, as the list methods show it."""
+        self.caching: dict[str, JSON] = {}
+        """Of a resource: the hints that differ from the server's."""
+
+    @functools.cached_property
+    def schema(self) -> Schema:
+        """Compile at the first use what registering did not compile."""
+        return Schema(self.parameters.schema)
 
     async def call(self, ctx: Context, arguments: dict[str, Any]) -> Any:
         """Call the handler: on the loop if it is `async def`, else in a thread."""
@@ -5178,9 +5195,9 @@ class _Entry:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            raise RuntimeError(f"{self.name!r} cancelled itself") from None
+            raise RuntimeError(f"{self.key!r} cancelled itself") from None
         except SystemExit as error:  # it ends the call, not the server
-            raise RuntimeError(f"{self.name!r} called exit: {error!r}") from error
+            raise RuntimeError(f"{self.key!r} called exit: {error!r}") from error
 
     def check_scopes(self, principal: Principal | None) -> None:
         """Raise InsufficientScope unless the caller has all scopes; all are named."""
@@ -5195,73 +5212,6 @@ class _Entry:
         )
 
 
-@dataclass(eq=False, kw_only=True)
-class _ToolEntry(_Entry):
-    schema: Schema
-    output: Schema | None
-    mirrored: tuple[MirroredParameter, ...]
-
-
-@dataclass(eq=False, kw_only=True)
-class _ResourceEntry(_Entry):
-    template: UriTemplate | None
-    caching: dict[str, JSON]
-
-
-@dataclass(eq=False, kw_only=True)
-class _PromptEntry(_Entry):
-    schema: Schema
-
-
-class _Registry(dict[str, Any]):
-    """Entries in registration order, and what is computed from them once.
-
-    Positions only grow, so a cursor that holds one stays good while the list changes.
-    """
-
-    def __init__(self, event: str, changed: str) -> None:
-        super().__init__()
-        self.event = event
-        self.changed = changed
-        self.used = False
-        self.position = 0
-        self.restricted = False
-        self.wires: list[JSON] | None = None
-
-    def add(self, key: str, entry: _Entry) -> None:
-        """Add an entry; tools-19: a name that is taken is refused."""
-        if key in self:
-            raise ValueError(f"{key!r} is registered already")
-        encode(entry.wire)  # what is not JSON must fail here, not in every list
-        self.position += 1
-        entry.position = self.position
-        self.used, self.wires = True, None
-        self.restricted = self.restricted or bool(entry.scopes)
-        self[key] = entry
-
-    def discard(self, key: str) -> bool:
-        """Remove an entry, tell whether there was one."""
-        self.wires = None
-        return self.pop(key, None) is not None
-
-    def page(
-        self, principal: Principal | None, after: int, size: int | None
-    ) -> tuple[list[JSON], int | None]:
-        """Return definitions behind `after`, and the last position if more follow."""
-        if after == 0 and size is None and not self.restricted:
-            if self.wires is None:
-                self.wires = [entry.wire for entry in list(self.values())]
-            return self.wires, None
-        found: list[_Entry] = [
-            entry
-            for entry in list(self.values())
-            if entry.position > after and entry.visible(principal)
-        ]
-        if size is None or len(found) <= size:
-            return [entry.wire for entry in found], None
-        return [entry.wire for entry in found[:size]], found[size - 1].position
-
-
 def _by_name(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let a function with positional-only parameters be called by name."""
     signature = inspect.signature(function)
@@ -5269,7 +5219,6 @@ def _by_name(function: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.Parameter.POSITIONAL_ONLY not in kinds:
         return function
 
-    @functools.wraps(function)
     def call(**arguments: Any) -> Any:
         bound = inspect.BoundArguments(signature, collections.OrderedDict(arguments))
         return function(*bound.args, **bound.kwargs)
@@ -5277,36 +5226,46 @@ def _by_name(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
-    while isinstance(function, functools.partial):
-        function = function.func
-    kind: Any = type(function)
-    return any(map(inspect.iscoroutinefunction, (function, kind.__call__)))
-
-
 def _check_uri(uri: str) -> None:
     # resources-12: URI schemes MUST be in accordance with RFC 3986
-    if not _URI.fullmatch(uri):
+    if not re.fullmatch(_URI, uri):
         raise ValueError(f"not an RFC 3986 URI: {uri!r}; percent-encode the rest")
 
 
-def _defined(function: Callable[..., Any], **given: JSON) -> dict[str, JSON]:
+_MEMBERS = {  # parameter of a decorator -> member of the definition
+    "title": "title",
+    "description": "description",
+    "icons": "icons",
+    "mime_type": "mimeType",
+    "size": "size",
+    "annotations": "annotations",
+    "meta": "_meta",
+}
+
+
+def _defined(function: Callable[..., Any], options: JSON) -> dict[str, JSON]:
     """Return the members that all definitions share, checked; None is left out."""
-    if given.get("description") is None:
+    given = {member: options.get(option) for option, member in _MEMBERS.items()}
+    if given["description"] is None:
         given["description"] = parse_docstring(inspect.getdoc(function))[0] or None
-    if given.get("_meta") is not None:
-        for key in given["_meta"]:
-            check_meta_key(key)
-    hints = given.get("annotations") or {}
-    if "mimeType" in given:  # a resource's
-        check_annotations(hints)
-    elif not all(isinstance(v, bool) for k, v in hints.items() if k.endswith("Hint")):
-        raise ValueError(f"the hints of tool annotations are booleans: {hints!r:.100}")
-    for icon in given.get("icons") or ():
+    found = _given(**given)
+    _check_meta(found.get("_meta", {}))
+    for icon in found.get("icons", ()):
         # base-65: consumers MUST reject other schemes, so we do not send them
         if not str(icon.get("src")).startswith(("https:", "http:", "data:")):
             raise ValueError(f"an icon's src is an https: or data: URI: {icon!r:.100}")
-    return {k: v for k, v in given.items() if v is not None}
+    return found
+
+
+def _decorate(add: Callable[[Any, JSON], None], options: JSON) -> Callable[..., Any]:
+    """Register the function among the options, or return what registers one."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        add(function, options)
+        return function
+
+    function = options.get("function")
+    return register if function is None else register(function)
 
 
 class Method(NamedTuple):
@@ -5356,9 +5315,8 @@ class Server:
         subscriptions: False turns change notifications off. declare: capabilities to
         declare although nothing is registered yet: "tools", "resources", "prompts".
         """
-        info = {"title": title, "websiteUrl": website_url, "icons": icons}
-        self.info: dict[str, JSON] = {"name": name, "version": version}
-        self.info |= {k: v for k, v in info.items() if v is not None}
+        self.info = {"name": name, "version": version}
+        self.info |= _given(title=title, websiteUrl=website_url, icons=icons)
         self.instructions = instructions
         self.keys = tuple(keys) or (os.urandom(32),)
         if not all(self.keys):
@@ -5366,21 +5324,25 @@ class Server:
         self.state_seconds = state_seconds
         # caching-11: MUST be >= 0
         self.ttl_ms = _check_ttl(ttl_ms)
+        if page_size is not None and page_size < 1:
+            raise ValueError("a page holds at least one entry")
         self.page_size = page_size
         self.mask_errors = mask_errors
         self.workers = workers or Workers()
         self.clock = clock
         self.subscriptions = Subscriptions()
         self.extensions: dict[str, Extension] = {}
-        self._registries = {kind: _Registry(*_CHANGED[kind]) for kind in _CHANGED}
-        for feature in declare:
-            self._registries[feature].used = True
+        self._features = set(declare)
+        """What there is or was, or will be: each is a capability."""
+        if not self._features <= _CHANGED.keys():
+            raise ValueError(f"declare takes {', '.join(_CHANGED)}, not {declare!r}")
+        self._registries: dict[str, dict[str, _Entry]] = {f: {} for f in _CHANGED}
+        self._positions = {feature: itertools.count(1) for feature in _CHANGED}
+        self._restricted = False
         self._completers: dict[tuple[str, str], _Entry] = {}
-        self._logs = False
         self._methods = dict(METHODS)
         self._filters = dict(FILTERS)
         self._names = dict(MIRRORED_NAMES)
-        self._result_types: dict[str, str] = {}
         self._server_meta = {META_SERVER_INFO: self.info}
         if not subscriptions:
             del self._methods["subscriptions/listen"]
@@ -5421,19 +5383,11 @@ class Server:
             ctx.cancelled = True
             raise
         finally:
-            if ctx._outbox is not None:
-                await self._close(ctx)
+            if ctx._outbox is not None and ctx.cancelled:
+                ctx._outbox.abandon()
+            elif ctx._outbox is not None:
+                await ctx._outbox.close()
         return self._finish(method, ctx, found)
-
-    @staticmethod
-    async def _close(ctx: Context) -> None:
-        outbox = ctx._outbox
-        if outbox is None:
-            return
-        if ctx.cancelled:
-            outbox.abandon()
-        else:
-            await outbox.close()
 
     def _finish(self, method: Method, ctx: Context, found: JSON) -> JSON:
         """Add to a result what each result has to have."""
@@ -5448,34 +5402,24 @@ class Server:
         if method.cacheable and kind == COMPLETE:
             # What is read is stale at once unless its entry says otherwise.
             found.setdefault("ttlMs", 0 if method.asks else self.ttl_ms)
-            found.setdefault("cacheScope", self._scope(method, ctx.principal))
+            # caching-26, caching-27: MUST be the same for all pages of a list
+            depends = ctx.principal is not None or self._restricted or method.asks
+            found.setdefault("cacheScope", "private" if depends else "public")
         return found
 
     def _check_result_type(self, kind: str, ctx: Context) -> None:
         """Let only those results of an extension pass that the client understands."""
-        identifier = self._result_types.get(kind)
+        owners = [e for e in self.extensions.values() if kind in e.result_types]
         # base-12: MUST be one of the core protocol's or of an extension's
-        if identifier is None:
+        if not owners:
             raise ValueError(f"resultType {kind!r} belongs to no extension")
         # versioning-06: MUST be refused if the client does not support the extension
-        if not ctx.supports("extensions", identifier):
-            raise MissingRequiredClientCapability({"extensions": {identifier: {}}})
-
-    def _scope(self, method: Method, principal: Principal | None) -> str:
-        """Return "public" only where the answer cannot depend on the caller."""
-        # caching-26, caching-27: MUST be the same for all pages, so it is per list
-        restricted = any(registry.restricted for registry in self._registries.values())
-        depends = principal is not None or restricted or method.asks
-        return "private" if depends else "public"
+        name = owners[-1].identifier
+        if not ctx.supports("extensions", name):
+            raise MissingRequiredClientCapability({"extensions": {name: {}}})
 
     def _has(self, feature: str | None) -> bool:
-        if feature is None:
-            return True
-        if feature == "completions":
-            return bool(self._completers)
-        if feature == "resources" and self._registries["templates"].used:
-            return True
-        return self._registries[feature].used
+        return feature is None or feature in self._features
 
     def _unknown_method(self, name: str) -> MethodNotFound:
         message = f"Method not found: {name[:100]}"
@@ -5509,26 +5453,20 @@ class Server:
 
     def _open_state(self, request: Request) -> _Replay:
         params = request.params
-        if "inputResponses" not in params and "requestState" not in params:
-            return _Replay(None, {})
-        responses = params.get("inputResponses")
+        responses, state = params.get("inputResponses", {}), None
         # mrtr-29: SHOULD be a valid InputResponses object
-        if "inputResponses" in params and not (
-            isinstance(responses, dict)
-            and all(isinstance(one, dict) for one in responses.values())
+        if not isinstance(responses, dict) or not all(
+            isinstance(one, dict) for one in responses.values()
         ):
             raise InvalidParams("inputResponses must be an object of objects")
-        if "requestState" not in params:
-            return _Replay(None, responses)
-        # mrtr-11, mrtr-33: MUST be treated as attacker-controlled
-        binding, now = self._binding(request), self.clock()
-        state = unseal_state(params["requestState"], binding, now, self.keys)
+        if "requestState" in params:
+            # mrtr-11, mrtr-33: MUST be treated as attacker-controlled
+            binding, now = self._binding(request), self.clock()
+            state = unseal_state(params["requestState"], binding, now, self.keys)
         return _Replay(state, responses)
 
     def _input_required(self, ctx: Context, required: InputRequired) -> JSON:
-        replay = ctx._replay
-        if replay is None:
-            raise RuntimeError(f"{ctx.request.method} cannot ask the client")
+        replay = ctx._replaying()
         needed: dict[str, JSON] = {}
         for question in required.requests.values():
             # mrtr-18, mrtr-19, elicitation-06, sampling-05: MUST NOT ask for what the
@@ -5551,20 +5489,12 @@ class Server:
     @property
     def capabilities(self) -> dict[str, JSON]:
         """Return ServerCapabilities: what is there, and nothing else."""
-        listens = "subscriptions/listen" in self._methods
-        changes = {"listChanged": True} if listens else {}
         found: dict[str, JSON] = {}
         # tools-04, resources-02, prompts-02, completion-02, logging-02: MUST declare
-        if self._has("tools"):
-            found["tools"] = changes
-        if self._has("resources"):
-            found["resources"] = changes | ({"subscribe": True} if listens else {})
-        if self._has("prompts"):
-            found["prompts"] = changes
-        if self._completers:
-            found["completions"] = {}
-        if self._logs:
-            found["logging"] = {}
+        for feature, changes in _CAPABILITIES.items():
+            if feature in self._features:
+                listens = "subscriptions/listen" in self._methods
+                found[feature] = dict.fromkeys(changes, True) if listens else {}
         if self.extensions:
             found["extensions"] = {k: e.settings for k, e in self.extensions.items()}
         return found
@@ -5579,10 +5509,8 @@ class Server:
             self._methods[name] = Method(handler)
         self._filters.update(extension.filters)
         self._names.update(extension.names)
-        self._result_types |= dict.fromkeys(
-            extension.result_types, extension.identifier
-        )
-        self._logs = self._logs or bool(extension.methods)
+        if extension.methods:
+            self._features.add("logging")
         self.extensions[extension.identifier] = extension
 
     @typing.overload
@@ -5615,35 +5543,33 @@ class Server:
         hint. `annotations` are ToolAnnotations, such as {"readOnlyHint": True}.
         Returns the function. Raises ValueError or TypeError for what cannot be.
         """
-        options = locals()
-        if function is None:
-            return functools.partial(_register, self.tool, options)
-        parameters = parameters_of(function, Context)
-        if schema is not None:
-            parameters = parameters._replace(schema=schema, convert=dict)
-        common: dict[str, JSON] = {"title": title, "description": description}
-        common |= {"icons": icons, "annotations": annotations, "_meta": meta}
-        name = _check_tool_name(name or function.__name__)
-        inputs = parameters.schema
-        output = output_schema
+        return _decorate(self._add_tool, locals())
+
+    def _add_tool(self, function: Callable[..., Any], options: JSON) -> None:
+        entry = _Entry("tools", function, options)
+        name, wire = entry.key, entry.wire
+        # tools-15, tools-17, tools-18: SHOULD be 1 to 128 of these characters
+        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name):
+            expected = "hosts expect 1 to 128 of A-Z a-z 0-9 _ - ."
+            _log.warning("tool name %r: %s", name, expected)
+        hints = wire.get("annotations", {})
+        if not all(isinstance(v, bool) for k, v in hints.items() if k.endswith("Hint")):
+            raise ValueError(f"the hints of a tool are booleans: {hints!r:.100}")
+        given, output = options["schema"], options["output_schema"]
+        if given is not None:
+            entry.parameters = entry.parameters._replace(schema=given, convert=dict)
+        inputs = wire["inputSchema"] = entry.parameters.schema
+        # tools-12: MUST be a valid JSON Schema object; base-40
+        entry.schema = _schema(name, "input", inputs)
+        if inputs.get("type") != "object":
+            raise ValueError(f'input schema of {name!r}: it must say "type": "object"')
+        entry.mirrored = mirrored_parameters(inputs)
         if output is None:
             output = returns_of(function, _UNSTRUCTURED)
-        wire = {"name": name, **_defined(function, **common), "inputSchema": inputs}
         if output is not None:
             wire["outputSchema"] = output
-        entry = _ToolEntry(
-            name=name,
-            wire=wire,
-            scopes=frozenset(scopes),
-            function=_by_name(function),
-            parameters=parameters,
-            is_async=_is_async(function),
-            schema=_input_schema(name, inputs),
-            output=None if output is None else _schema(name, "output", output),
-            mirrored=mirrored_parameters(inputs),
-        )
-        self._add("tools", name, entry)
-        return function
+            entry.output = _schema(name, "output", output)
+        self._add("tools", entry)
 
     def resource(
         self,
@@ -5667,49 +5593,32 @@ class Server:
         JSON value; None means that there is no such resource. A template's variables
         are its parameters, converted as their hints say; URIs are compared as written.
         """
-        options = locals()
-
-        def register(function: _Function) -> _Function:
-            self._add_resource(function, options)
-            return function
-
-        return register
+        return _decorate(self._add_resource, locals())
 
     def _add_resource(self, function: Callable[..., Any], options: JSON) -> None:
-        uri, ttl_ms, scope = options["uri"], options["ttl_ms"], options["cache_scope"]
+        uri, size = options["uri"], options["size"]
+        ttl_ms, scope = options["ttl_ms"], options["cache_scope"]
         template = UriTemplate(uri) if is_template(uri) else None
         if template is None:
             _check_uri(uri)
-        parameters = parameters_of(function, Context)
-        names = set(parameters.schema["properties"])
-        if names != set(template.names if template else ()):
-            raise ValueError(f"{uri!r} and {function.__name__}{sorted(names)} differ")
-        caching: dict[str, JSON] = {}
-        if ttl_ms is not None:
-            caching["ttlMs"] = _check_ttl(ttl_ms)
-        if options["size"] is not None and not 0 <= operator.index(options["size"]):
+        if size is not None and not 0 <= operator.index(size):
             raise ValueError("size is a number of bytes")
-        if scope is not None:
-            if scope not in ("public", "private"):
-                raise ValueError(f"cache_scope is public or private, not {scope!r}")
-            caching["cacheScope"] = scope
-        common = {key: options[key] for key in ("title", "description", "icons")}
-        common |= {"mimeType": options["mime_type"], "size": options["size"]}
-        common |= {"annotations": options["annotations"], "_meta": options["meta"]}
-        key = "uri" if template is None else "uriTemplate"
-        wire = {key: uri, "name": options["name"] or function.__name__}
-        wire |= _defined(function, **common)
-        entry = _ResourceEntry(
-            name=uri,
-            wire=wire,
-            scopes=frozenset(options["scopes"]),
-            function=_by_name(function),
-            parameters=parameters,
-            is_async=_is_async(function),
-            template=template,
-            caching=caching,
-        )
-        self._add("resources" if template is None else "templates", uri, entry)
+        if ttl_ms is not None:
+            _check_ttl(ttl_ms)
+        if scope not in (None, "public", "private"):
+            raise ValueError(f"cache_scope is public or private, not {scope!r}")
+        entry = _Entry("resources", function, options)
+        _check_annotations(entry.wire.get("annotations", {}))
+        names = set(entry.parameters.schema["properties"])
+        if names != set(template.names if template else ()):
+            raise ValueError(f"{uri!r} and the parameters {sorted(names)} differ")
+        if template is None:
+            entry.wire = {"uri": uri, **entry.wire}
+        else:
+            entry.member, entry.template = "resourceTemplates", template
+            entry.wire = {"uriTemplate": uri, **entry.wire}
+        entry.caching = _given(ttlMs=ttl_ms, cacheScope=scope)
+        self._add("resources", entry)
 
     @typing.overload
     def prompt(self, function: _Function, /) -> _Function: ...
@@ -5737,27 +5646,16 @@ class Server:
         the hints say. The handler returns str, Content, user(...), assistant(...), or a
         list of these.
         """
-        options = locals()
-        if function is None:
-            return functools.partial(_register, self.prompt, options)
-        parameters = parameters_of(function, Context)
-        common = {"title": title, "description": description, "icons": icons}
-        name = name or function.__name__
-        arguments = _prompt_arguments(parameters.schema)
-        wire = {"name": name, **_defined(function, **common, _meta=meta)}
+        return _decorate(self._add_prompt, locals())
+
+    def _add_prompt(self, function: Callable[..., Any], options: JSON) -> None:
+        entry = _Entry("prompts", function, options)
+        schema = entry.parameters.schema
+        entry.schema = _schema(entry.key, "argument", schema)
+        arguments = _prompt_arguments(schema)
         if arguments:
-            wire["arguments"] = arguments
-        entry = _PromptEntry(
-            name=name,
-            wire=wire,
-            scopes=frozenset(scopes),
-            function=_by_name(function),
-            parameters=parameters,
-            is_async=_is_async(function),
-            schema=_schema(name, "argument", parameters.schema),
-        )
-        self._add("prompts", name, entry)
-        return function
+            entry.wire["arguments"] = arguments
+        self._add("prompts", entry)
 
     def complete(
         self, of: str, argument: str, values: Sequence[str] | None = None
@@ -5770,50 +5668,51 @@ class Server:
         """
 
         def register(function: Callable[..., Any]) -> Callable[..., Any]:
-            parameters = parameters_of(function, Context)
-            self._logs = self._logs or parameters.context is not None
-            self._completers[of, argument] = _Entry(
-                name=of,
-                wire={},
-                scopes=frozenset(),
-                function=_by_name(function),
-                parameters=parameters,
-                is_async=_is_async(function),
-            )
+            entry = _Entry("values", function, {"name": of})
+            self._completers[of, argument] = entry
+            self._note("completions", entry)
             return function
 
         if values is not None:
             register(functools.partial(_matching, tuple(values)))
         return register
 
-    def _add(self, kind: str, key: str, entry: _Entry) -> None:
-        registry = self._registries[kind]
-        registry.add(key, entry)
-        self._logs = self._logs or entry.parameters.context is not None
-        self.subscriptions.publish(registry.event, registry.changed, {})
+    def _add(self, feature: str, entry: _Entry) -> None:
+        entries = self._registries[feature]
+        # tools-19: SHOULD be unique
+        if entry.key in entries:
+            raise ValueError(f"{entry.key!r} is registered already")
+        encode(entry.wire)  # what is not JSON must fail here, not in every list
+        entry.position = next(self._positions[feature])
+        entries[entry.key] = entry
+        self._restricted = self._restricted or bool(entry.scopes)
+        self._note(feature, entry)
+        self.subscriptions.publish(*_CHANGED[feature], {})
+
+    def _note(self, feature: str, entry: _Entry) -> None:
+        """Remember for good what there is to be declared."""
+        self._features.add(feature)
+        if entry.parameters.context is not None:
+            self._features.add("logging")
 
     # --- changes at run time, from any thread -----------------------------------------
 
     def remove_tool(self, name: str) -> None:
         """Remove a tool; open streams are told. Raises KeyError."""
-        self._remove(name, "tools")
+        self._remove("tools", name)
 
     def remove_prompt(self, name: str) -> None:
         """Remove a prompt; open streams are told. Raises KeyError."""
-        self._remove(name, "prompts")
+        self._remove("prompts", name)
 
     def remove_resource(self, uri: str) -> None:
         """Remove a resource or template; open streams are told. Raises KeyError."""
-        self._remove(uri, "resources", "templates")
+        self._remove("resources", uri)
 
-    def _remove(self, key: str, *kinds: str) -> None:
-        for kind in kinds:
-            registry = self._registries[kind]
-            if registry.discard(key):
-                # tools-11, resources-08, prompts-07: SHOULD send a notification
-                self.subscriptions.publish(registry.event, registry.changed, {})
-                return
-        raise KeyError(key)
+    def _remove(self, feature: str, name: str) -> None:
+        del self._registries[feature][name]
+        # tools-11, resources-08, prompts-07: SHOULD send a notification
+        self.subscriptions.publish(*_CHANGED[feature], {})
 
     def resource_updated(self, uri: str) -> None:
         """Tell the streams that subscribed to exactly this URI."""
@@ -5840,20 +5739,6 @@ class Server:
         return run_until_signal(serve_http(self, host, port, **options))
 
 
-def _register(decorator: Callable[..., Any], options: JSON, function: Any) -> Any:
-    """Call a decorator method again, now that the function is known."""
-    rest = {k: v for k, v in options.items() if k not in ("self", "function")}
-    return decorator(function, **rest)
-
-
-def _input_schema(name: str, schema: JSON) -> Schema:
-    # tools-12: MUST be a valid JSON Schema object; base-40
-    found = _schema(name, "input", schema)
-    if schema.get("type") != "object":
-        raise ValueError(f'input schema of {name!r}: it must say "type": "object"')
-    return found
-
-
 def _schema(name: str, which: str, schema: JSON) -> Schema:
     if not isinstance(schema, dict):  # true and false are schemas, but not for tools
         raise ValueError(f"{which} schema of {name!r}: it must be an object")
@@ -5869,18 +5754,11 @@ def _check_ttl(ttl_ms: int) -> int:
     return ttl_ms
 
 
-def _check_tool_name(name: str) -> str:
-    # tools-15, tools-17, tools-18: SHOULD be 1 to 128 of these characters
-    if not _TOOL_NAME.fullmatch(name):
-        _log.warning("tool name %r: hosts expect 1 to 128 of A-Z a-z 0-9 _ - .", name)
-    return name
-
-
 def _matching(values: tuple[str, ...], value: str) -> list[str]:
     """Put values that start with what was typed before those that contain it."""
     typed = value.lower()
-    starting = [one for one in values if one.lower().startswith(typed)]
-    return starting + [v for v in values if typed in v.lower() and v not in starting]
+    found = [one for one in values if typed in one.lower()]
+    return sorted(found, key=lambda one: not one.lower().startswith(typed))
 
 
 def _merge(into: dict[str, JSON], other: dict[str, JSON]) -> None:
@@ -5890,16 +5768,15 @@ def _merge(into: dict[str, JSON], other: dict[str, JSON]) -> None:
 
 def _asked_in(group: BaseExceptionGroup[Any]) -> InputRequired:
     """Unite the questions of tasks that ran side by side, or raise the group."""
-    asked, others = group.split(InputRequired)
-    if asked is None or others is not None:
-        raise group
     requests: dict[str, Question] = {}
-    queue: list[BaseException] = [asked]
+    queue: list[BaseException] = [group]
     for error in queue:
         if isinstance(error, BaseExceptionGroup):
             queue.extend(error.exceptions)
         elif isinstance(error, InputRequired):
             requests |= error.requests
+        else:
+            raise group
     return InputRequired(requests)
 
 
@@ -5908,39 +5785,61 @@ def _asked_in(group: BaseExceptionGroup[Any]) -> InputRequired:
 # One signature: (server, ctx, params) -> result without what Server._finish adds.
 
 
+_PARAM_TYPES: dict[type, str] = {str: "a string", dict: "an object"}
+
+
+def _param(params: JSON, path: str, kind: type, default: JSON = None) -> Any:
+    """Return the parameter at a dotted path, of which null is as good as absent.
+
+    Raises InvalidParams that names it.
+    """
+    value = params
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else ...
+        value = default if value is None else value
+    if not isinstance(value, kind):
+        raise InvalidParams(f"params.{path} must be {_PARAM_TYPES[kind]}")
+    return value
+
+
 async def _discover(server: Server, ctx: Context, params: JSON) -> JSON:
     # versioning-03, discover-01: MUST be implemented
-    found: dict[str, JSON] = {
-        "supportedVersions": list(SUPPORTED_VERSIONS),
-        "capabilities": server.capabilities,
-    }
-    if server.instructions is not None:
-        found["instructions"] = server.instructions
-    return found
+    return _given(
+        supportedVersions=list(SUPPORTED_VERSIONS),
+        capabilities=server.capabilities,
+        instructions=server.instructions,
+    )
 
 
-def _lister(kind: str, member: str) -> MethodHandler:
-    """Make the handler of a list method.           spec: server/utilities/pagination"""
+def _lister(feature: str, member: str) -> Method:
+    """Make a list method.                          spec: server/utilities/pagination"""
 
     async def listing(server: Server, ctx: Context, params: JSON) -> JSON:
         after = 0
         if "cursor" in params:
             try:
-                found_kind, after = unseal(params["cursor"], server.keys)
-            except (ValueError, TypeError, AttributeError, McpError):
-                found_kind = None
+                given_out_by, after = unseal(params["cursor"], server.keys)
+            except (ValueError, TypeError, AttributeError):
+                given_out_by = None
             # pagination-07: SHOULD be -32602
-            if found_kind != kind:
+            if given_out_by != member:
                 raise InvalidParams("The cursor is not one that this list gave out")
-        registry = server._registries[kind]
+        entries = list(server._registries[feature].values())
         # tools-06, resources-04, prompts-04: MUST NOT depend on anything but the caller
-        page, last = registry.page(ctx.principal, after, server.page_size)
-        found: dict[str, JSON] = {member: page}
-        if last is not None:
-            found["nextCursor"] = seal([kind, last], server.keys)
-        return found
+        found = [
+            entry
+            for entry in entries
+            if entry.member == member
+            and entry.position > after
+            and entry.visible(ctx.principal)
+        ]
+        page = found[: server.page_size]
+        answer: dict[str, JSON] = {member: [entry.wire for entry in page]}
+        if len(page) < len(found):
+            answer["nextCursor"] = seal([member, page[-1].position], server.keys)
+        return answer
 
-    return listing
+    return Method(listing, feature, cacheable=True)
 
 
 async def _call_tool(server: Server, ctx: Context, params: JSON) -> JSON:
@@ -5950,7 +5849,7 @@ async def _call_tool(server: Server, ctx: Context, params: JSON) -> JSON:
         raise InvalidParams("params.name must be a string")
     if not isinstance(arguments, dict):
         raise InvalidParams("params.arguments must be an object")
-    tool: _ToolEntry | None = server._registries["tools"].get(name)
+    tool = server._registries["tools"].get(name)
     if tool is None:
         # A protocol error: a model cannot mend it by other arguments.
         raise InvalidParams(f"Unknown tool: {name[:100]}")
@@ -5959,9 +5858,7 @@ async def _call_tool(server: Server, ctx: Context, params: JSON) -> JSON:
         check_mirrored(tool.mirrored, arguments, ctx.request.headers)
     try:
         # tools-42: MUST validate all inputs
-        violations = tool.schema.violations(arguments)
-        if violations:
-            return _failed("Invalid arguments: " + "; ".join(map(str, violations)))
+        _hold(tool.schema, arguments)
         converted = tool.parameters.convert(arguments)
     except ValueError as error:  # SchemaError, the budget of a validation, is one
         return _failed(f"Invalid arguments: {error}")
@@ -5979,11 +5876,18 @@ async def _call_tool(server: Server, ctx: Context, params: JSON) -> JSON:
         return _failed(reason if server.mask_errors else f"{reason}: {hidden.message}")
 
 
+def _hold(schema: Schema, value: JSON) -> None:
+    """Raise ValueError that says where the value does not fit the schema."""
+    violations = schema.violations(value)
+    if violations:
+        raise ValueError("; ".join(map(str, violations)))
+
+
 def _failed(message: str) -> JSON:
     return {"content": [text(message)], "isError": True}
 
 
-def _tool_result(tool: _ToolEntry, value: Any) -> JSON:
+def _tool_result(tool: _Entry, value: Any) -> JSON:
     """Turn what a tool returned into a CallToolResult."""
     if isinstance(value, Result):
         found: JSON = dict(value)
@@ -5991,7 +5895,9 @@ def _tool_result(tool: _ToolEntry, value: Any) -> JSON:
             return found
     elif isinstance(value, Content):
         found = {"content": [value]}
-    elif _has_content(value):
+    elif isinstance(value, (list, tuple)) and any(
+        isinstance(one, Content) for one in value
+    ):
         found = {"content": [_as_block(one) for one in value]}
     elif tool.output is None and (value is None or isinstance(value, str)):
         found = {"content": [] if value is None else [text(value)]}
@@ -6000,65 +5906,43 @@ def _tool_result(tool: _ToolEntry, value: Any) -> JSON:
         try:
             shown = _serialise(structured)
         except ValueError as error:
-            flaw = _not_finite(structured) or error
-            raise ToolError(f"The result is not JSON: {flaw}") from None
+            raise ToolError(f"The result is not JSON: {error}") from None
         # tools-37: SHOULD also return the serialized JSON in a text block
         found = {
             "content": [{"type": "text", "text": shown}],
             "structuredContent": structured,
         }
     if tool.output is not None and not found.get("isError"):
-        _check_output(tool, found)
+        _check_output(tool.output, found)
     return found
 
 
-def _not_finite(value: JSON, path: str = "result") -> str | None:
-    """Name the first number that JSON cannot write, if there is one."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"{path} is {value}"
-    members: Iterable[tuple[Any, JSON]] = ()
-    if isinstance(value, dict):
-        members = value.items()
-    elif isinstance(value, list):
-        members = enumerate(value)
-    found = (_not_finite(one, f"{path}[{key!r}]") for key, one in members)
-    return next((one for one in found if one is not None), None)
-
-
-def _has_content(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and any(
-        isinstance(v, Content) for v in value
-    )
-
-
-def _check_output(tool: _ToolEntry, found: JSON) -> None:
+def _check_output(schema: Schema, found: JSON) -> None:
     # tools-38: MUST provide structured results that conform to the output schema
     if "structuredContent" not in found:
         raise TypeError(
             "the tool has an output schema, but its result no structured value"
         )
-    violations = (
-        tool.output.violations(found["structuredContent"]) if tool.output else []
-    )
-    if violations:
-        listed = "; ".join(map(str, violations))
-        raise TypeError(f"the result does not fit the output schema: {listed}")
+    try:
+        _hold(schema, found["structuredContent"])
+    except ValueError as error:
+        raise TypeError(f"the result does not fit the output schema: {error}") from None
 
 
 async def _read_resource(server: Server, ctx: Context, params: JSON) -> JSON:
     """Answer resources/read.                                  spec: server/resources"""
-    uri = params.get("uri")
+    uri = _param(params, "uri", str)
     # resources-17: MUST validate all URIs
-    if not isinstance(uri, str) or len(uri) > MAX_URI or not _URI_SHAPE.fullmatch(uri):
-        raise InvalidParams(f"params.uri is not a URI: {str(uri)[:100]!r}")
+    if len(uri) > MAX_URI or not re.fullmatch(_URI_SHAPE, uri):
+        raise InvalidParams(f"params.uri is not a URI: {uri[:100]!r}")
     found = _find_resource(server, uri)
+    # resources-13: MUST be -32602
     if found is None:
-        # resources-13: MUST be -32602
         raise ResourceNotFound(uri)
     resource, variables = found
     resource.check_scopes(ctx.principal)
     try:
-        arguments = _from_text(resource.parameters, variables)
+        arguments = _from_text(resource, variables)
     except ValueError as error:
         raise InvalidParams(f"{uri[:200]}: {error}", {"uri": uri}) from None
     try:
@@ -6072,42 +5956,38 @@ async def _read_resource(server: Server, ctx: Context, params: JSON) -> JSON:
     return {"contents": _contents(resource, uri, value), **resource.caching}
 
 
-def _find_resource(
-    server: Server, uri: str
-) -> tuple[_ResourceEntry, dict[str, str]] | None:
+def _find_resource(server: Server, uri: str) -> tuple[_Entry, dict[str, str]] | None:
     """Find by exact URI, then by the templates, the most specific one first."""
-    resource = server._registries["resources"].get(uri)
-    if resource is not None:
-        return resource, {}
-    templates = list(server._registries["templates"].values())
-    for entry in sorted(templates, key=lambda entry: entry.template.sort_key):
-        variables = entry.template.match(uri)
+    entries = server._registries["resources"]
+    exact = entries.get(uri)
+    if exact is not None and exact.template is None:
+        return exact, {}
+    templates = [(one.template, one) for one in list(entries.values()) if one.template]
+    for template, entry in sorted(templates, key=lambda pair: pair[0].sort_key):
+        variables = template.match(uri)
         if variables is not None:
             return entry, variables
     return None
 
 
-def _contents(resource: _ResourceEntry, uri: str, value: Any) -> list[JSON]:
-    if isinstance(value, Contents):
-        return [value]
-    many = isinstance(value, (list, tuple)) and len(value) > 0
-    if many and all(isinstance(one, Contents) for one in value):
-        return list(value)
+def _contents(resource: _Entry, uri: str, value: Any) -> list[JSON]:
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    if parts and all(isinstance(one, Contents) for one in parts):
+        return list(parts)
     mime_type = resource.wire.get("mimeType")
-    if isinstance(value, (str, bytes)):
-        return [contents(uri, value, mime_type)]
-    return [
-        contents(uri, _encode_text(to_json(value)), mime_type or "application/json")
-    ]
+    if not isinstance(value, (str, bytes)):
+        value = _encode_text(to_json(value))
+        mime_type = mime_type or "application/json"
+    return [contents(uri, value, mime_type)]
 
 
 async def _get_prompt(server: Server, ctx: Context, params: JSON) -> JSON:
     """Answer prompts/get.                                       spec: server/prompts"""
-    name, arguments = params.get("name"), params.get("arguments", {})
-    prompt: _PromptEntry | None = server._registries["prompts"].get(str(name))
+    name, arguments = _param(params, "name", str), params.get("arguments", {})
+    prompt = server._registries["prompts"].get(name)
     # prompts-12: SHOULD be -32602 for an unknown prompt or missing arguments
-    if not isinstance(name, str) or prompt is None:
-        raise InvalidParams(f"Unknown prompt: {str(name)[:100]}")
+    if prompt is None:
+        raise InvalidParams(f"Unknown prompt: {name[:100]}")
     prompt.check_scopes(ctx.principal)
     if not isinstance(arguments, dict) or not all(
         isinstance(value, str) for value in arguments.values()
@@ -6115,7 +5995,7 @@ async def _get_prompt(server: Server, ctx: Context, params: JSON) -> JSON:
         raise InvalidParams("params.arguments must be an object of strings")
     try:
         # prompts-13, prompts-16: MUST validate the arguments
-        converted = _from_text(prompt.parameters, arguments, prompt.schema)
+        converted = _from_text(prompt, arguments)
     except ValueError as error:
         raise InvalidParams(f"Invalid arguments: {error}") from None
     value = await prompt.call(ctx, converted)
@@ -6123,73 +6003,54 @@ async def _get_prompt(server: Server, ctx: Context, params: JSON) -> JSON:
         if not {"messages", "resultType"} & value.keys():
             raise TypeError("a prompt's Result needs messages; result() is for tools")
         return dict(value)
-    many = isinstance(value, (list, tuple))
     messages = [
-        one if isinstance(one, Message) else user(one if one is not None else "")
-        for one in (value if many else [value])
+        one if isinstance(one, Message) else user("" if one is None else one)
+        for one in (value if isinstance(value, (list, tuple)) else [value])
     ]
-    found: dict[str, JSON] = {"messages": messages}
-    if "description" in prompt.wire:
-        found["description"] = prompt.wire["description"]
-    return found
+    return _given(messages=messages, description=prompt.wire.get("description"))
 
 
 def _prompt_arguments(schema: JSON) -> list[JSON]:
     """Return the PromptArguments of an argument schema."""
     found = []
     for name, one in schema["properties"].items():
-        argument: dict[str, JSON] = {"name": name}
-        if "description" in one:
-            argument["description"] = one["description"]
-        if name in schema.get("required", ()):
-            argument["required"] = True
-        found.append(argument)
+        required = True if name in schema.get("required", ()) else None
+        description = one.get("description")
+        found.append(_given(name=name, description=description, required=required))
     return found
 
 
-def _from_text(
-    parameters: Parameters, given: Mapping[str, str], schema: Schema | None = None
-) -> dict[str, Any]:
+def _from_text(entry: _Entry, given: Mapping[str, str]) -> dict[str, Any]:
     """Convert strings as the hints say: "5" for an int, "false" for a bool.
 
     Raises ValueError that names the argument.
     """
-    schema = schema or Schema(parameters.schema)
     values: dict[str, JSON] = dict(given)
-    for violation in schema.violations(values, limit=100):
+    for violation in entry.schema.violations(values, limit=100):
         if violation.keyword in ("type", "anyOf", "enum", "const") and violation.path:
             name = violation.path[0]
             with contextlib.suppress(ValueError):
                 values[str(name)] = json.loads(given[str(name)])
-    violations = schema.violations(values)
-    if violations:
-        raise ValueError("; ".join(map(str, violations)))
-    return parameters.convert(values)
+    _hold(entry.schema, values)
+    return entry.parameters.convert(values)
 
 
 async def _complete(server: Server, ctx: Context, params: JSON) -> JSON:
     """Answer completion/complete.                  spec: server/utilities/completion"""
-    entry = _completion_target(server, params.get("ref"))
+    entry = _completion_target(server, params)
     entry.check_scopes(ctx.principal)
-    argument, context = params.get("argument"), params.get("context") or {}
-    if not (
-        isinstance(argument, dict)
-        and isinstance(argument.get("name"), str)
-        and isinstance(argument.get("value"), str)
-    ):
-        raise InvalidParams("params.argument needs a name and a value, both strings")
-    known = context.get("arguments", {}) if isinstance(context, dict) else None
-    if not isinstance(known, dict):
-        raise InvalidParams("params.context.arguments must be an object")
-    if argument["name"] not in entry.parameters.schema["properties"]:
-        raise InvalidParams(f"{entry.name} has no argument {argument['name'][:100]!r}")
-    completer = server._completers.get((entry.name, argument["name"]))
-    if completer is None:
-        return {"completion": {"values": [], "total": 0, "hasMore": False}}
-    given = {"value": argument["value"], "arguments": known}
-    wanted = completer.parameters.schema["properties"]
-    found = await completer.call(ctx, {k: v for k, v in given.items() if k in wanted})
-    values = [str(value) for value in found]
+    name = _param(params, "argument.name", str)
+    value = _param(params, "argument.value", str)
+    known = _param(params, "context.arguments", dict, {})
+    if name not in entry.parameters.schema["properties"]:
+        raise InvalidParams(f"{entry.key} has no argument {name[:100]!r}")
+    completer = server._completers.get((entry.key, name))
+    values: list[str] = []
+    if completer is not None:
+        wanted = completer.parameters.schema["properties"]
+        offered = {"value": value, "arguments": known}
+        given = {key: one for key, one in offered.items() if key in wanted}
+        values = [str(one) for one in await completer.call(ctx, given)]
     return {
         "completion": {
             "values": values[:MAX_COMPLETIONS],
@@ -6199,16 +6060,15 @@ async def _complete(server: Server, ctx: Context, params: JSON) -> JSON:
     }
 
 
-def _completion_target(server: Server, ref: JSON) -> _Entry:
+def _completion_target(server: Server, params: JSON) -> _Entry:
     """Find what a completion reference names. completion-03: else SHOULD be -32602."""
-    kinds = {"ref/prompt": ("prompts", "name"), "ref/resource": ("templates", "uri")}
-    if not isinstance(ref, dict) or str(ref.get("type")) not in kinds:
+    kinds = {"ref/prompt": ("prompts", "name"), "ref/resource": ("resources", "uri")}
+    kind = _param(params, "ref.type", str)
+    if kind not in kinds:
         raise InvalidParams(f"params.ref.type must be one of {', '.join(kinds)}")
-    kind, member = kinds[ref["type"]]
-    key = str(ref.get(member))
-    entry: _Entry | None = server._registries[kind].get(key)
-    if entry is None and kind == "templates":
-        entry = server._registries["resources"].get(key)
+    feature, member = kinds[kind]
+    key = _param(params, f"ref.{member}", str)
+    entry = server._registries[feature].get(key)
     if entry is None:
         raise InvalidParams(f"params.ref names nothing that exists: {key[:100]!r}")
     return entry
@@ -6216,11 +6076,10 @@ def _completion_target(server: Server, ref: JSON) -> _Entry:
 
 async def _listen(server: Server, ctx: Context, params: JSON) -> JSON:
     """Answer subscriptions/listen: it ends when the server shuts down."""
-    wanted = params.get("notifications")
-    if not isinstance(wanted, dict):
-        raise InvalidParams("params.notifications must be an object")
+    wanted = _param(params, "notifications", dict)
     if len(server.subscriptions) >= LISTEN_STREAMS:
         raise Overloaded(f"{LISTEN_STREAMS} listen streams are open")
+    meta = {META_SUBSCRIPTION_ID: ctx.request.id}
     honoured: dict[str, JSON] = {}
     keys: list[Hashable] = []
     # subscriptions-01: MUST NOT send what was not asked for
@@ -6235,9 +6094,7 @@ async def _listen(server: Server, ctx: Context, params: JSON) -> JSON:
     try:
         # subscriptions-02: MUST be the first message
         name = "notifications/subscriptions/acknowledged"
-        await ctx._send(
-            Change(name, {"notifications": honoured}).message(subscription.id)
-        )
+        await ctx._send(notification(name, {"notifications": honoured, "_meta": meta}))
         while not subscription.ended:
             await subscription.changed()
             for message in subscription.take():
@@ -6245,20 +6102,17 @@ async def _listen(server: Server, ctx: Context, params: JSON) -> JSON:
     finally:
         server.subscriptions.remove(subscription)
     # subscriptions-07, subscriptions-08: SHOULD end with a result
-    return {"_meta": {META_SUBSCRIPTION_ID: ctx.request.id}}
+    return {"_meta": meta}
 
 
-def _list_filter(feature: str) -> Callable[[str], ListenFilter]:
-    def named(event: str) -> ListenFilter:
-        def agree(ctx: Context, value: JSON) -> tuple[JSON, Iterable[Hashable]]:
-            if not isinstance(value, bool):
-                raise InvalidParams(f"params.notifications.{event} must be a boolean")
-            offered = value and ctx.server._has(feature)
-            return (True, (event,)) if offered else (None, ())
+def _list_filter(feature: str, event: str) -> ListenFilter:
+    def agree(ctx: Context, value: JSON) -> tuple[JSON, Iterable[Hashable]]:
+        if not isinstance(value, bool):
+            raise InvalidParams(f"params.notifications.{event} must be a boolean")
+        offered = value and ctx.server._has(feature)
+        return (True, (event,)) if offered else (None, ())
 
-        return agree
-
-    return named
+    return agree
 
 
 def _resource_filter(ctx: Context, value: JSON) -> tuple[JSON, Iterable[Hashable]]:
@@ -6277,32 +6131,32 @@ def _resource_filter(ctx: Context, value: JSON) -> tuple[JSON, Iterable[Hashable
     return honoured, [("resourceSubscriptions", uri) for uri in honoured]
 
 
-_CHANGED = {  # kind of entry -> filter and notification of its changes
+_CHANGED = {  # feature -> filter and notification of changes to its lists
     "tools": ("toolsListChanged", "notifications/tools/list_changed"),
     "resources": ("resourcesListChanged", "notifications/resources/list_changed"),
-    "templates": ("resourcesListChanged", "notifications/resources/list_changed"),
     "prompts": ("promptsListChanged", "notifications/prompts/list_changed"),
+}
+_CAPABILITIES = {  # feature -> what one can listen to
+    "tools": ("listChanged",),
+    "resources": ("listChanged", "subscribe"),
+    "prompts": ("listChanged",),
+    "completions": (),
+    "logging": (),
 }
 _UNSTRUCTURED = (str, type(None), Content, Result)
 FILTERS: dict[str, ListenFilter] = {
-    "toolsListChanged": _list_filter("tools")("toolsListChanged"),
-    "promptsListChanged": _list_filter("prompts")("promptsListChanged"),
-    "resourcesListChanged": _list_filter("resources")("resourcesListChanged"),
-    "resourceSubscriptions": _resource_filter,
+    event: _list_filter(feature, event) for feature, (event, _) in _CHANGED.items()
 }
+FILTERS["resourceSubscriptions"] = _resource_filter
 # mrtr-05: of these, only the three that ask may answer `input_required`
 METHODS: dict[str, Method] = {
     "server/discover": Method(_discover, cacheable=True),
-    "tools/list": Method(_lister("tools", "tools"), "tools", cacheable=True),
+    "tools/list": _lister("tools", "tools"),
     "tools/call": Method(_call_tool, "tools", asks=True),
-    "resources/list": Method(
-        _lister("resources", "resources"), "resources", cacheable=True
-    ),
-    "resources/templates/list": Method(
-        _lister("templates", "resourceTemplates"), "resources", cacheable=True
-    ),
+    "resources/list": _lister("resources", "resources"),
+    "resources/templates/list": _lister("resources", "resourceTemplates"),
     "resources/read": Method(_read_resource, "resources", cacheable=True, asks=True),
-    "prompts/list": Method(_lister("prompts", "prompts"), "prompts", cacheable=True),
+    "prompts/list": _lister("prompts", "prompts"),
     "prompts/get": Method(_get_prompt, "prompts", asks=True),
     "completion/complete": Method(_complete, "completions"),
     "subscriptions/listen": Method(_listen),
@@ -6315,7 +6169,6 @@ METHODS: dict[str, Method] = {
 #    note://my%20file?page=2        URI in resources/read  ->  match:  URI to values
 #    {"name": "my file", "page": "2"}                      <-  expand: values to URI
 
-_URI_LIMIT = 8192  # characters; a longer URI matches no template
 _UNRESERVED = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~"
 _SEGMENT = _UNRESERVED + "!$&'()*+,;=:@"  # RFC 3986 pchar, less the triplets
 _ANY = _SEGMENT + "/?#[]"
@@ -6380,7 +6233,7 @@ class UriTemplate:
     def _steps(self) -> list[_Step]:
         return _compile(self._parts)
 
-    @property
+    @functools.cached_property
     def sort_key(self) -> tuple[int, int, int]:
         """Sort by this to try the most specific template first.
 
@@ -6393,28 +6246,28 @@ class UriTemplate:
     def match(self, uri: str) -> dict[str, str] | None:
         """Return the decoded values, or None for no match: an empty dict is one."""
         # resources-17: MUST validate; no step admits a character illegal in a URI
-        first = self._steps[:1]
-        if len(uri) > _URI_LIMIT or any(not step.unit.match(uri) for step in first):
+        steps = self._steps
+        if len(uri) > MAX_URI or (steps and not steps[0].unit.match(uri)):
             return None
         tables = [[-1] * len(uri) + [len(uri)]]
-        for step in reversed(self._steps):
+        for step in reversed(steps):
             tables.append(_ends(step, uri, tables[-1]))
         if tables[-1][0] < 0:
             return None
-        found: list[tuple[str, str]] = []
+        pairs: list[str] = []
         end = 0
-        for step, ends in zip(self._steps, tables[:0:-1], strict=True):
-            start, end = end, ends[end]
+        for step in steps:
+            start, end = end, tables.pop()[end]
             if step.kind == "value":
-                found.append((step.text, uri[start:end]))
+                pairs.append(f"{step.text}={uri[start:end]}")
             elif step.kind == "pairs" and start < end:
-                pairs = uri[start + 1 : end].split(step.text)
-                found += [pair.partition("=")[::2] for pair in pairs]
+                pairs += uri[start + 1 : end].split(step.text)
+        split = [pair.partition("=") for pair in pairs]
         try:
-            values = {name: unquote(text, errors="strict") for name, text in found}
+            found = {name: unquote(text, errors="strict") for name, _, text in split}
         except UnicodeDecodeError:
             return None
-        return values if len(values) == len(found) else None  # none comes twice
+        return found if len(found) == len(pairs) else None  # none comes twice
 
     def expand(self, values: Mapping[str, str]) -> str:
         """Return the URI for these values; a variable without one is left out."""

@@ -345,22 +345,22 @@ MUTANTS = [
     M(
         "B18 prompts-12",
         "an unknown prompt is an internal error",
-        '        raise InvalidParams(f"Unknown prompt: {str(name)[:100]}")',
-        '        raise InternalError(f"Unknown prompt: {str(name)[:100]}")',
+        '        raise InvalidParams(f"Unknown prompt: {name[:100]}")',
+        '        raise InternalError(f"Unknown prompt: {name[:100]}")',
         "Prompts.test_bad_names_and_arguments_are_refused_by_name",
     ),
     M(
         "B18 prompts-13",
         "prompt arguments are not validated",
-        "        converted = _from_text(prompt.parameters, arguments, prompt.schema)\n",
+        "        converted = _from_text(prompt, arguments)\n",
         "        converted = dict(arguments)\n",
         "Prompts.test_bad_names_and_arguments_are_refused_by_name",
     ),
     M(
         "B18 tools-42",
         "tool arguments are not validated",
-        "        violations = tool.schema.violations(arguments)\n",
-        "        violations = []\n",
+        "        _hold(tool.schema, arguments)\n",
+        "",
         "Tools.test_bad_arguments_are_told_to_the_model_by_name",
     ),
     M(
@@ -382,8 +382,8 @@ MUTANTS = [
     M(
         "B20 subscriptions-01",
         "the acknowledgement repeats the request",
-        '{"notifications": honoured}',
-        '{"notifications": wanted}',
+        '{"notifications": honoured, "_meta": meta}',
+        '{"notifications": wanted, "_meta": meta}',
         "Subscriptions.test_exactly_what_is_honoured_is_acknowledged",
     ),
     M(
@@ -427,7 +427,7 @@ MUTANTS = [
     M(
         "B22 subscriptions-07",
         "the result has no subscriptionId",
-        '    return {"_meta": {META_SUBSCRIPTION_ID: ctx.request.id}}\n',
+        '    return {"_meta": meta}\n',
         "    return {}\n",
         "Stdio.test_what_does_not_end_in_time_is_cancelled",
     ),
@@ -628,28 +628,24 @@ MUTANTS = [
     M(
         "B31 tools-06 tools-08",
         "the list has another order each time",
-        "                self.wires = [entry.wire for entry in "
-        "list(self.values())]\n"
-        "            return self.wires, None",
-        "                self.wires = [entry.wire for entry in "
-        "list(self.values())]\n"
-        "            self.wires = self.wires[::-1]\n"
-        "            return self.wires, None",
+        "        entries = list(server._registries[feature].values())\n",
+        "        entries = list(server._registries[feature].values())\n"
+        "        server._registries[feature] = {e.key: e for e in entries[::-1]}\n",
         "BaseProtocol.test_lists_depend_neither_on_the_connection_nor_"
         "on_what_came_before Tools.test_lists_depend_on_nothing_but_the_caller",
     ),
     M(
         "B32 caching-26 caching-27 caching-28",
         "lists that depend on scopes are public",
-        "        depends = principal is not None or restricted or method.asks\n",
-        "        depends = principal is not None or method.asks\n",
+        "ctx.principal is not None or self._restricted or method.asks\n",
+        "ctx.principal is not None or method.asks\n",
         "Caching.test_all_pages_of_a_list_have_the_same_scope",
     ),
     M(
         "B32 caching-28",
         "what a principal gets is public",
-        "        depends = principal is not None or restricted or method.asks\n",
-        "        depends = restricted or method.asks\n",
+        "ctx.principal is not None or self._restricted or method.asks\n",
+        "self._restricted or method.asks\n",
         "Caching.test_all_pages_of_a_list_have_the_same_scope",
     ),
     M(
@@ -692,7 +688,7 @@ MUTANTS = [
     M(
         "B34 versioning-06",
         "a result type of an extension reaches clients that did not declare it",
-        '        if not ctx.supports("extensions", identifier):\n            raise',
+        '        if not ctx.supports("extensions", name):\n            raise',
         "        if False:\n            raise",
         "Versioning.test_a_client_that_does_not_know_the_extension_is_refused",
     ),
@@ -961,8 +957,8 @@ MUTANTS = [
     M(
         "base-12",
         "result types of no extension are sent",
-        '        if identifier is None:\n            raise ValueError(f"resultType',
-        "        if identifier is None:\n"
+        '        if not owners:\n            raise ValueError(f"resultType',
+        "        if not owners:\n"
         "            return\n"
         '            raise ValueError(f"resultType',
         "Versioning.test_a_result_type_of_no_extension_is_never_sent",
@@ -1410,8 +1406,8 @@ MUTANTS = [
     M(
         "tools-04",
         "capabilities are always the same",
-        '        if self._has("tools"):\n            found["tools"]',
-        '        if True:\n            found["tools"]',
+        "            if feature in self._features:\n                listens",
+        "            if True:\n                listens",
         "Discovery.test_capabilities_are_those_of_what_is_registered",
     ),
     M(
@@ -1424,31 +1420,30 @@ MUTANTS = [
     M(
         "tools-11 resources-08 prompts-07",
         "removing an entry is not told",
-        "                self.subscriptions.publish(registry.event, "
-        "registry.changed, {})\n"
-        "                return\n",
-        "                return\n",
+        "        # tools-11, resources-08, prompts-07: SHOULD send a notification\n"
+        "        self.subscriptions.publish(*_CHANGED[feature], {})\n",
+        "",
         "Tools.test_listeners_are_told_when_lists_change",
     ),
     M(
         "tools-12",
         "an input schema may be of any type",
-        '    if schema.get("type") != "object":\n',
-        "    if False:\n",
+        '        if inputs.get("type") != "object":\n',
+        "        if False:\n",
         "Tools.test_schemas_that_cannot_be_are_refused_at_registration",
     ),
     M(
         "tools-15",
         "names are not judged",
-        "    if not _TOOL_NAME.fullmatch(name):\n        _log",
-        "    if False:\n        _log",
+        '        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name):\n',
+        "        if False:\n",
         "Tools.test_names_that_hosts_do_not_expect_are_warned_about",
     ),
     M(
         "tools-19",
         "a name that is taken is replaced",
-        '        if key in self:\n            raise ValueError(f"{key!r} is registered',
-        '        if False:\n            raise ValueError(f"{key!r} is registered',
+        "        if entry.key in entries:\n",
+        "        if False:\n",
         "Tools.test_names_are_unique_and_have_case",
     ),
     M(
@@ -1461,9 +1456,8 @@ MUTANTS = [
     M(
         "tools-38",
         "the output schema is not held",
-        '        tool.output.violations(found["structuredContent"]) '
-        "if tool.output else []\n",
-        "        []\n",
+        '        _hold(schema, found["structuredContent"])\n',
+        "        pass\n",
         "Tools.test_an_output_schema_that_is_given_is_held",
     ),
     M(
@@ -1476,7 +1470,7 @@ MUTANTS = [
     M(
         "resources-12",
         "any text is the URI of a resource",
-        "    if not _URI.fullmatch(uri):\n",
+        "    if not re.fullmatch(_URI, uri):\n",
         "    if False:\n",
         "Resources.test_uris_that_are_none_are_refused_at_registration",
     ),
@@ -1490,9 +1484,10 @@ MUTANTS = [
     M(
         "resources-17",
         "URIs that are none are looked up",
-        "    if not isinstance(uri, str) or len(uri) > MAX_URI or not "
-        "_URI_SHAPE.fullmatch(uri):\n",
-        "    if False:\n",
+        '    uri = _param(params, "uri", str)\n'
+        "    # resources-17: MUST validate all URIs\n"
+        "    if len(uri) > MAX_URI or not re.fullmatch(_URI_SHAPE, uri):\n",
+        '    uri = params.get("uri")\n    if False:\n',
         "Resources.test_malformed_uris_are_refused",
     ),
     M(
@@ -1562,8 +1557,8 @@ MUTANTS = [
     M(
         "completion-02",
         "completions are not declared",
-        '            found["completions"] = {}\n',
-        "            pass\n",
+        '    "completions": (),\n',
+        "",
         "Discovery.test_capabilities_are_those_of_what_is_registered",
     ),
     M(
@@ -1578,8 +1573,8 @@ MUTANTS = [
     M(
         "logging-02",
         "logging is not declared",
-        '            found["logging"] = {}\n',
-        "            pass\n",
+        '    "logging": (),\n',
+        "",
         "Discovery.test_capabilities_are_those_of_what_is_registered",
     ),
     M(
@@ -1600,12 +1595,13 @@ MUTANTS = [
     M(
         "pagination-03",
         "cursors are positions in the list",
-        "            if entry.position > after and entry.visible(principal)\n"
+        "            and entry.position > after\n"
+        "            and entry.visible(ctx.principal)\n"
         "        ]\n",
-        "            if entry.visible(principal)\n"
+        "            and entry.visible(ctx.principal)\n"
         "        ][after:]\n"
-        "        if size is not None and len(found) > size:\n"
-        "            return [entry.wire for entry in found[:size]], after + size\n",
+        "        for n, entry in enumerate(found, after + 1):\n"
+        "            entry.position = n\n",
         "Pagination.test_cursors_are_stable_while_the_list_changes",
     ),
     M(
@@ -1618,7 +1614,7 @@ MUTANTS = [
     M(
         "pagination-07",
         "a cursor of another list is taken",
-        "            if found_kind != kind:\n",
+        "            if given_out_by != member:\n",
         "            if False:\n",
         "Pagination.test_bad_cursors_are_refused",
     ),
