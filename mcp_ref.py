@@ -5020,8 +5020,8 @@ def _block(
     return block
 
 
-def _check_meta(given: dict[str, JSON]) -> dict[str, JSON]:
-    return {check_meta_key(key): value for key, value in given.items()}
+def _check_meta(given: JSON) -> JSON:
+    return given and {check_meta_key(key): value for key, value in given.items()}
 
 
 def text(text: str, *, annotations: JSON = None, meta: JSON = None) -> Content:
@@ -5054,14 +5054,12 @@ def contents(
     uri: str, data: str | bytes, mime_type: str | None = None, *, meta: JSON = None
 ) -> Contents:
     """Build one entry of a resource's contents from its text or bytes."""
-    entry = Contents(uri=uri, **_given(mimeType=mime_type))
+    entry = Contents(uri=uri, **_given(mimeType=mime_type, _meta=_check_meta(meta)))
     if isinstance(data, str):
         entry["text"] = data
     else:
         # resources-19: binary data MUST be properly encoded
         entry["blob"] = base64.b64encode(data).decode()
-    if meta is not None:
-        entry["_meta"] = _check_meta(meta)
     return entry
 
 
@@ -5157,8 +5155,6 @@ class _Entry:
     """Of a tool: what its structured results are held to."""
     mirrored: tuple[MirroredParameter, ...] = ()
     """Of a tool: the arguments that HTTP headers mirror."""
-    template: UriTemplate | None = None
-    """Of a resource template."""
 
     def __init__(self, member: str, function: Any, options: JSON) -> None:
         name = options.get("name") or function.__name__
@@ -5202,28 +5198,25 @@ class _Entry:
     def check_scopes(self, principal: Principal | None) -> None:
         """Raise InsufficientScope unless the caller has all scopes; all are named."""
         # tools-42, resources-20, caching-29: MUST implement access control
-        if self.scopes and not self.visible(principal):
+        if self.scopes and not self.scopes <= _granted(principal):
             raise InsufficientScope(self.scopes)
 
-    def visible(self, principal: Principal | None) -> bool:
-        """Tell whether the caller may see and use it."""
-        return not self.scopes or (
-            principal is not None and self.scopes <= principal.scopes
-        )
+
+def _granted(principal: Principal | None) -> frozenset[str]:
+    """Return what a caller may do; an entry that takes no more can be seen and used."""
+    return principal.scopes if principal is not None else frozenset()
 
 
 def _by_name(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let a function with positional-only parameters be called by name."""
-    signature = inspect.signature(function)
-    kinds = {parameter.kind for parameter in signature.parameters.values()}
-    if inspect.Parameter.POSITIONAL_ONLY not in kinds:
-        return function
+    parameters = inspect.signature(function).parameters.values()
+    unnamed = [p for p in parameters if p.kind is p.POSITIONAL_ONLY]
 
     def call(**arguments: Any) -> Any:
-        bound = inspect.BoundArguments(signature, collections.OrderedDict(arguments))
-        return function(*bound.args, **bound.kwargs)
+        first = [arguments.pop(p.name, p.default) for p in unnamed]
+        return function(*first, **arguments)
 
-    return call
+    return call if unnamed else function
 
 
 def _check_uri(uri: str) -> None:
@@ -5249,7 +5242,7 @@ def _defined(function: Callable[..., Any], options: JSON) -> dict[str, JSON]:
     if given["description"] is None:
         given["description"] = parse_docstring(inspect.getdoc(function))[0] or None
     found = _given(**given)
-    _check_meta(found.get("_meta", {}))
+    _check_meta(found.get("_meta"))
     for icon in found.get("icons", ()):
         # base-65: consumers MUST reject other schemes, so we do not send them
         if not str(icon.get("src")).startswith(("https:", "http:", "data:")):
@@ -5273,7 +5266,7 @@ class Method(NamedTuple):
 
     handler: MethodHandler
     feature: str | None = None
-    """The registry that must have been used for the method to exist."""
+    """What must have been registered or declared for the method to exist."""
     cacheable: bool = False
     asks: bool = False
     """Whether it may answer `input_required`."""
@@ -5332,13 +5325,13 @@ class Server:
         self.clock = clock
         self.subscriptions = Subscriptions()
         self.extensions: dict[str, Extension] = {}
-        self._features = set(declare)
-        """What there is or was, or will be: each is a capability."""
+        self._features = set(declare)  # what there is, was, or will be
         if not self._features <= _CHANGED.keys():
             raise ValueError(f"declare takes {', '.join(_CHANGED)}, not {declare!r}")
         self._registries: dict[str, dict[str, _Entry]] = {f: {} for f in _CHANGED}
         self._positions = {feature: itertools.count(1) for feature in _CHANGED}
         self._restricted = False
+        self._templates: dict[str, tuple[UriTemplate, _Entry]] = {}
         self._completers: dict[tuple[str, str], _Entry] = {}
         self._methods = dict(METHODS)
         self._filters = dict(FILTERS)
@@ -5366,7 +5359,7 @@ class Server:
         if request.headers is not None:
             check_headers(request, self._names)
         method = self._methods.get(request.method)
-        if method is None or not self._has(method.feature):
+        if method is None or (method.feature and method.feature not in self._features):
             raise self._unknown_method(request.method)
         meta = Meta.of(request.params)
         check_version(meta.protocol_version, SUPPORTED_VERSIONS)
@@ -5418,9 +5411,6 @@ class Server:
         if not ctx.supports("extensions", name):
             raise MissingRequiredClientCapability({"extensions": {name: {}}})
 
-    def _has(self, feature: str | None) -> bool:
-        return feature is None or feature in self._features
-
     def _unknown_method(self, name: str) -> MethodNotFound:
         message = f"Method not found: {name[:100]}"
         if name != "initialize":
@@ -5453,10 +5443,11 @@ class Server:
 
     def _open_state(self, request: Request) -> _Replay:
         params = request.params
-        responses, state = params.get("inputResponses", {}), None
+        responses, state = params.get("inputResponses"), None
         # mrtr-29: SHOULD be a valid InputResponses object
-        if not isinstance(responses, dict) or not all(
-            isinstance(one, dict) for one in responses.values()
+        if "inputResponses" in params and not (
+            isinstance(responses, dict)
+            and all(isinstance(one, dict) for one in responses.values())
         ):
             raise InvalidParams("inputResponses must be an object of objects")
         if "requestState" in params:
@@ -5612,13 +5603,15 @@ class Server:
         names = set(entry.parameters.schema["properties"])
         if names != set(template.names if template else ()):
             raise ValueError(f"{uri!r} and the parameters {sorted(names)} differ")
+        entry.caching = _given(ttlMs=ttl_ms, cacheScope=scope)
         if template is None:
             entry.wire = {"uri": uri, **entry.wire}
         else:
-            entry.member, entry.template = "resourceTemplates", template
+            entry.member = "resourceTemplates"
             entry.wire = {"uriTemplate": uri, **entry.wire}
-        entry.caching = _given(ttlMs=ttl_ms, cacheScope=scope)
         self._add("resources", entry)
+        if template is not None:
+            self._templates[uri] = template, entry
 
     @typing.overload
     def prompt(self, function: _Function, /) -> _Function: ...
@@ -5708,6 +5701,7 @@ class Server:
     def remove_resource(self, uri: str) -> None:
         """Remove a resource or template; open streams are told. Raises KeyError."""
         self._remove("resources", uri)
+        self._templates.pop(uri, None)
 
     def _remove(self, feature: str, name: str) -> None:
         del self._registries[feature][name]
@@ -5825,13 +5819,14 @@ def _lister(feature: str, member: str) -> Method:
             if given_out_by != member:
                 raise InvalidParams("The cursor is not one that this list gave out")
         entries = list(server._registries[feature].values())
+        granted = _granted(ctx.principal)
         # tools-06, resources-04, prompts-04: MUST NOT depend on anything but the caller
         found = [
             entry
             for entry in entries
             if entry.member == member
             and entry.position > after
-            and entry.visible(ctx.principal)
+            and entry.scopes <= granted
         ]
         page = found[: server.page_size]
         answer: dict[str, JSON] = {member: [entry.wire for entry in page]}
@@ -5876,11 +5871,11 @@ async def _call_tool(server: Server, ctx: Context, params: JSON) -> JSON:
         return _failed(reason if server.mask_errors else f"{reason}: {hidden.message}")
 
 
-def _hold(schema: Schema, value: JSON) -> None:
+def _hold(schema: Schema, value: JSON, error: str = "") -> None:
     """Raise ValueError that says where the value does not fit the schema."""
     violations = schema.violations(value)
     if violations:
-        raise ValueError("; ".join(map(str, violations)))
+        raise ValueError(error + "; ".join(map(str, violations)))
 
 
 def _failed(message: str) -> JSON:
@@ -5923,10 +5918,8 @@ def _check_output(schema: Schema, found: JSON) -> None:
         raise TypeError(
             "the tool has an output schema, but its result no structured value"
         )
-    try:
-        _hold(schema, found["structuredContent"])
-    except ValueError as error:
-        raise TypeError(f"the result does not fit the output schema: {error}") from None
+    error = "the result does not fit the output schema: "
+    _hold(schema, found["structuredContent"], error)
 
 
 async def _read_resource(server: Server, ctx: Context, params: JSON) -> JSON:
@@ -5958,11 +5951,11 @@ async def _read_resource(server: Server, ctx: Context, params: JSON) -> JSON:
 
 def _find_resource(server: Server, uri: str) -> tuple[_Entry, dict[str, str]] | None:
     """Find by exact URI, then by the templates, the most specific one first."""
-    entries = server._registries["resources"]
-    exact = entries.get(uri)
-    if exact is not None and exact.template is None:
+    # The key of a template is no URI, but a client may send it all the same.
+    exact = None if is_template(uri) else server._registries["resources"].get(uri)
+    if exact is not None:
         return exact, {}
-    templates = [(one.template, one) for one in list(entries.values()) if one.template]
+    templates = list(server._templates.values())
     for template, entry in sorted(templates, key=lambda pair: pair[0].sort_key):
         variables = template.match(uri)
         if variables is not None:
@@ -6028,9 +6021,9 @@ def _from_text(entry: _Entry, given: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, JSON] = dict(given)
     for violation in entry.schema.violations(values, limit=100):
         if violation.keyword in ("type", "anyOf", "enum", "const") and violation.path:
-            name = violation.path[0]
+            name = str(violation.path[0])
             with contextlib.suppress(ValueError):
-                values[str(name)] = json.loads(given[str(name)])
+                values[name] = json.loads(given[name])
     _hold(entry.schema, values)
     return entry.parameters.convert(values)
 
@@ -6079,7 +6072,6 @@ async def _listen(server: Server, ctx: Context, params: JSON) -> JSON:
     wanted = _param(params, "notifications", dict)
     if len(server.subscriptions) >= LISTEN_STREAMS:
         raise Overloaded(f"{LISTEN_STREAMS} listen streams are open")
-    meta = {META_SUBSCRIPTION_ID: ctx.request.id}
     honoured: dict[str, JSON] = {}
     keys: list[Hashable] = []
     # subscriptions-01: MUST NOT send what was not asked for
@@ -6093,8 +6085,15 @@ async def _listen(server: Server, ctx: Context, params: JSON) -> JSON:
     server.subscriptions.add(subscription)
     try:
         # subscriptions-02: MUST be the first message
-        name = "notifications/subscriptions/acknowledged"
-        await ctx._send(notification(name, {"notifications": honoured, "_meta": meta}))
+        await ctx._send(
+            notification(
+                "notifications/subscriptions/acknowledged",
+                {
+                    "notifications": honoured,
+                    "_meta": {META_SUBSCRIPTION_ID: subscription.id},
+                },
+            )
+        )
         while not subscription.ended:
             await subscription.changed()
             for message in subscription.take():
@@ -6102,14 +6101,14 @@ async def _listen(server: Server, ctx: Context, params: JSON) -> JSON:
     finally:
         server.subscriptions.remove(subscription)
     # subscriptions-07, subscriptions-08: SHOULD end with a result
-    return {"_meta": meta}
+    return {"_meta": {META_SUBSCRIPTION_ID: subscription.id}}
 
 
 def _list_filter(feature: str, event: str) -> ListenFilter:
     def agree(ctx: Context, value: JSON) -> tuple[JSON, Iterable[Hashable]]:
         if not isinstance(value, bool):
             raise InvalidParams(f"params.notifications.{event} must be a boolean")
-        offered = value and ctx.server._has(feature)
+        offered = value and feature in ctx.server._features
         return (True, (event,)) if offered else (None, ())
 
     return agree
@@ -6121,12 +6120,12 @@ def _resource_filter(ctx: Context, value: JSON) -> tuple[JSON, Iterable[Hashable
         raise InvalidParams(
             "params.notifications.resourceSubscriptions must be an array of strings"
         )
-    if not ctx.server._has("resources"):
+    if "resources" not in ctx.server._features:
         return None, ()
-    honoured = []
+    honoured, granted = [], _granted(ctx.principal)
     for uri in dict.fromkeys(value[:MAX_SUBSCRIBED]):
         found = _find_resource(ctx.server, uri)
-        if found is not None and found[0].visible(ctx.principal):
+        if found is not None and found[0].scopes <= granted:
             honoured.append(uri)
     return honoured, [("resourceSubscriptions", uri) for uri in honoured]
 
@@ -6201,9 +6200,9 @@ _Part = tuple[_Operator | None, tuple[str, ...]]  # None: a literal, else names
 
 
 class _Step(NamedTuple):
-    kind: str  # "literal", "value" (one or more units), "pairs" (all or none)
-    text: str  # the literal, the name of the value, the separator of the pairs
     unit: re.Pattern[str]
+    name: str = ""  # of a value, which has one or more units
+    separator: str = ""  # of pairs; a literal has neither
 
 
 class UriTemplate:
@@ -6258,10 +6257,10 @@ class UriTemplate:
         end = 0
         for step in steps:
             start, end = end, tables.pop()[end]
-            if step.kind == "value":
-                pairs.append(f"{step.text}={uri[start:end]}")
-            elif step.kind == "pairs" and start < end:
-                pairs += uri[start + 1 : end].split(step.text)
+            if step.name:
+                pairs.append(f"{step.name}={uri[start:end]}")
+            elif step.separator and start < end:
+                pairs += uri[start + 1 : end].split(step.separator)
         split = [pair.partition("=") for pair in pairs]
         try:
             found = {name: unquote(text, errors="strict") for name, _, text in split}
@@ -6344,12 +6343,12 @@ def _compile(parts: list[_Part]) -> list[_Step]:
             name = "|".join(map(re.escape, names))
             pair = rf"(?:{name})(?:={value}*+|(?![\w.%]))"
             run = rf"(?:\{op.first}{pair}(?:{op.separator}{pair})*+)?"
-            steps.append(_Step("pairs", op.separator, re.compile(run)))
+            steps.append(_Step(re.compile(run), separator=op.separator))
             stops += op.first
         else:
             unit = re.compile(_unit(op.chars, stops))
             for name in reversed(names):
-                steps.append(_Step("value", name, unit))
+                steps.append(_Step(unit, name))
                 before = op.first if name == names[0] else op.separator
                 steps += [_literal(before)] if before else []
     return steps[::-1]
@@ -6357,7 +6356,7 @@ def _compile(parts: list[_Part]) -> list[_Step]:
 
 def _literal(text: str) -> _Step:
     encoded = _encode(text, reserved=True)
-    return _Step("literal", text, re.compile(f"{re.escape(text)}|{re.escape(encoded)}"))
+    return _Step(re.compile(f"{re.escape(text)}|{re.escape(encoded)}"))
 
 
 def _ends(step: _Step, uri: str, after: list[int]) -> list[int]:
@@ -6370,7 +6369,7 @@ def _ends(step: _Step, uri: str, after: list[int]) -> list[int]:
     for start in range(len(uri), -1, -1):
         if unit := step.unit.match(uri, start):
             end = unit.end()
-            if step.kind == "value" and ends[end] >= 0:
+            if step.name and ends[end] >= 0:
                 ends[start] = ends[end]  # one more unit to the left of a value
             elif after[end] >= 0:
                 ends[start] = end

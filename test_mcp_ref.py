@@ -9074,6 +9074,20 @@ class Tools(Case):
         self.server.tool(wrapped)
         self.assertEqual((await self.tool("add", {"a": 1, "b": 1})).text, "102")
 
+    async def test_parameters_without_a_keyword_can_be_left_out(self) -> None:
+        @self.server.tool
+        def tell(a: int, b: int = 2, c: int = 3, /, d: int = 4) -> list[int]:
+            return [a, b, c, d]
+
+        for arguments, expected in (
+            ({"a": 1}, [1, 2, 3, 4]),
+            ({"a": 1, "c": 0}, [1, 2, 0, 4]),
+            ({"d": 0, "c": 0, "b": 0, "a": 0}, [0, 0, 0, 0]),
+        ):
+            with self.subTest(arguments):
+                result = (await self.tool("tell", arguments)).result
+                self.assertEqual(result["structuredContent"], expected)
+
     async def test_plain_functions_run_in_threads_with_their_callers_context(
         self,
     ) -> None:
@@ -10648,6 +10662,11 @@ class Pagination(Case):
                     lengths = [len(page) for page in pages]
                     self.assertEqual(lengths[:-1], [step] * (len(pages) - 1))
                     self.assertGreater(lengths[-1], 0)
+
+    def test_a_page_holds_at_least_one_entry(self) -> None:
+        for size in (0, -1):
+            with self.subTest(size), self.assertRaises(ValueError):
+                Server("t", page_size=size)
 
     @spec("pagination-03")
     async def test_cursors_are_stable_while_the_list_changes(self) -> None:
