@@ -5124,7 +5124,7 @@ def result(
     found = Result(content=shown)
     if structured is not ...:
         found["structuredContent"] = to_json(structured)
-        found["content"] = shown or [_as_block(structured)]
+        found["content"] = shown or [_as_block(found["structuredContent"])]
     if is_error:
         found["isError"] = True
     if meta is not None:
@@ -5645,7 +5645,15 @@ class Server:
         entry = _Entry("prompts", function, options)
         schema = entry.parameters.schema
         entry.schema = _schema(entry.key, "argument", schema)
-        arguments = _prompt_arguments(schema)
+        needed = schema.get("required", ())
+        arguments = [
+            _given(
+                name=name,
+                description=one.get("description"),
+                required=True if name in needed else None,
+            )
+            for name, one in schema["properties"].items()
+        ]
         if arguments:
             entry.wire["arguments"] = arguments
         self._add("prompts", entry)
@@ -5779,9 +5787,6 @@ def _asked_in(group: BaseExceptionGroup[Any]) -> InputRequired:
 # One signature: (server, ctx, params) -> result without what Server._finish adds.
 
 
-_PARAM_TYPES: dict[type, str] = {str: "a string", dict: "an object"}
-
-
 def _param(params: JSON, path: str, kind: type, default: JSON = None) -> Any:
     """Return the parameter at a dotted path, of which null is as good as absent.
 
@@ -5792,7 +5797,8 @@ def _param(params: JSON, path: str, kind: type, default: JSON = None) -> Any:
         value = value.get(name) if isinstance(value, dict) else ...
         value = default if value is None else value
     if not isinstance(value, kind):
-        raise InvalidParams(f"params.{path} must be {_PARAM_TYPES[kind]}")
+        wanted = "a string" if kind is str else "an object"
+        raise InvalidParams(f"params.{path} must be {wanted}")
     return value
 
 
@@ -6003,16 +6009,6 @@ async def _get_prompt(server: Server, ctx: Context, params: JSON) -> JSON:
     return _given(messages=messages, description=prompt.wire.get("description"))
 
 
-def _prompt_arguments(schema: JSON) -> list[JSON]:
-    """Return the PromptArguments of an argument schema."""
-    found = []
-    for name, one in schema["properties"].items():
-        required = True if name in schema.get("required", ()) else None
-        description = one.get("description")
-        found.append(_given(name=name, description=description, required=required))
-    return found
-
-
 def _from_text(entry: _Entry, given: Mapping[str, str]) -> dict[str, Any]:
     """Convert strings as the hints say: "5" for an int, "false" for a bool.
 
@@ -6104,14 +6100,13 @@ async def _listen(server: Server, ctx: Context, params: JSON) -> JSON:
     return {"_meta": {META_SUBSCRIPTION_ID: subscription.id}}
 
 
-def _list_filter(feature: str, event: str) -> ListenFilter:
-    def agree(ctx: Context, value: JSON) -> tuple[JSON, Iterable[Hashable]]:
-        if not isinstance(value, bool):
-            raise InvalidParams(f"params.notifications.{event} must be a boolean")
-        offered = value and feature in ctx.server._features
-        return (True, (event,)) if offered else (None, ())
-
-    return agree
+def _list_filter(
+    feature: str, event: str, ctx: Context, value: JSON
+) -> tuple[JSON, Iterable[Hashable]]:
+    if not isinstance(value, bool):
+        raise InvalidParams(f"params.notifications.{event} must be a boolean")
+    offered = value and feature in ctx.server._features
+    return (True, (event,)) if offered else (None, ())
 
 
 def _resource_filter(ctx: Context, value: JSON) -> tuple[JSON, Iterable[Hashable]]:
@@ -6144,7 +6139,8 @@ _CAPABILITIES = {  # feature -> what one can listen to
 }
 _UNSTRUCTURED = (str, type(None), Content, Result)
 FILTERS: dict[str, ListenFilter] = {
-    event: _list_filter(feature, event) for feature, (event, _) in _CHANGED.items()
+    event: functools.partial(_list_filter, feature, event)
+    for feature, (event, _) in _CHANGED.items()
 }
 FILTERS["resourceSubscriptions"] = _resource_filter
 # mrtr-05: of these, only the three that ask may answer `input_required`

@@ -9283,6 +9283,7 @@ class Tools(Case):
             (mcp_ref.result(["a", mcp_ref.text("b")]), ["a", "b"], {}),
             (mcp_ref.result(structured=None), ["null"], {"structuredContent": None}),
             (mcp_ref.result(structured=[1]), ["[1]"], {"structuredContent": [1]}),
+            (mcp_ref.result(structured=iter([1])), ["[1]"], {"structuredContent": [1]}),
             (
                 mcp_ref.result(["one"], structured=[1]),
                 ["one"],
