@@ -1414,7 +1414,9 @@ SAFE_INTEGER = 2**53 - 1
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PLAIN_VALUE = re.compile(r"(?:[!-~](?:[ \t!-~]*[!-~])?)?")
 _HEADER_TEXT = re.compile(r"[\t -~]*")
-_HEADER_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,15})(?:\.0{1,16})?")
+_HEADER_INTEGER = r"-?(?:0|[1-9][0-9]{0,15})(?:\.0{1,16})?"
+_BY_NAME = ("properties", "$defs", "patternProperties", "dependentSchemas")
+_DATA = ("const", "enum", "default", "examples")  # no schema below these keywords
 
 
 def encode_header_value(value: JSON) -> str:
@@ -1423,13 +1425,15 @@ def encode_header_value(value: JSON) -> str:
     http-49, http-50: text that is not safe in a header MUST be carried as Base64;
     http-55: and so MUST text that looks like Base64 already.
     """
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    text = str(value)
+    text = _header_text(value)
     if _PLAIN_VALUE.fullmatch(text) and not _is_sentinel(text):
         return text
     raw = text.encode("utf-8", "surrogatepass")
     return f"{BASE64_PREFIX}{base64.b64encode(raw).decode()}{BASE64_SUFFIX}"
+
+
+def _header_text(value: JSON) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _is_sentinel(text: str) -> bool:
@@ -1465,10 +1469,8 @@ def check_headers(request: Request, names: Mapping[str, str]) -> None:
     # http-25, http-31: a request without the header MUST be rejected
     if version is None:
         # versioning-10: SHOULD name the versions, also to those who know no better
-        raise _mismatch(
-            "MCP-Protocol-Version is missing; this server speaks "
-            + ", ".join(SUPPORTED_VERSIONS)
-        )
+        missing = "MCP-Protocol-Version is missing; this server speaks "
+        raise _mismatch(missing + ", ".join(SUPPORTED_VERSIONS))
     meta = params.get("_meta")
     if isinstance(meta, dict) and isinstance(meta.get(META_PROTOCOL_VERSION), str):
         # http-26, http-27: MUST match, otherwise 400 and HeaderMismatch
@@ -1486,8 +1488,12 @@ def check_headers(request: Request, names: Mapping[str, str]) -> None:
 def _compare(name: str, header: str | None, body: str) -> None:
     # http-67: MUST reject what differs; values are case-sensitive
     if header != body:
-        found = "is missing" if header is None else f"says {header[:100]!r}"
-        raise _mismatch(f"{name} {found}, the body says {body[:100]!r}")
+        raise _difference(name, header, body)
+
+
+def _difference(name: str, header: str | None, body: str) -> HeaderMismatch:
+    found = "is missing" if header is None else f"says {header[:100]!r}"
+    return _mismatch(f"{name} {found}, the body says {body[:100]!r}")
 
 
 def _decoded(name: str, text: str) -> str:
@@ -1501,8 +1507,7 @@ def _mismatch(message: str) -> HeaderMismatch:
     return HeaderMismatch(f"Header mismatch: {message}")
 
 
-@dataclass(frozen=True, slots=True)
-class MirroredParameter:
+class MirroredParameter(NamedTuple):
     """An `x-mcp-header` annotation: `Mcp-Param-{name}` mirrors the value at `path`."""
 
     name: str
@@ -1524,29 +1529,35 @@ def mirrored_parameters(schema: JSON) -> tuple[MirroredParameter, ...]:
     Raises ValueError for one that breaks a rule: a server refuses to register the tool,
     a client leaves the tool out.
     """
-    found: list[MirroredParameter] = []
-    _collect_mirrored(schema, (), found)
-    # http-40, tools-25: MUST be unique, case-insensitively
-    names = [parameter.name.lower() for parameter in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"x-mcp-header {name!r} occurs more than once")
-    # http-43, http-44, tools-28: MUST be reachable through `properties` alone
-    if _count_annotations(schema) != len(found):
-        raise ValueError("x-mcp-header below anything but `properties`")
-    return tuple(found)
+    found: dict[str, MirroredParameter] = {}
+    for path, annotated in _annotated(schema, ()):
+        # http-43, http-44, tools-28: MUST be reachable through `properties` alone
+        if not path:
+            raise ValueError("x-mcp-header below anything but `properties`")
+        parameter = _mirrored(annotated, path)
+        # http-40, tools-25: MUST be unique, case-insensitively
+        if parameter.name.lower() in found:
+            raise ValueError(f"x-mcp-header {parameter.name!r} occurs more than once")
+        found[parameter.name.lower()] = parameter
+    return tuple(found.values())
 
 
-def _collect_mirrored(
-    schema: JSON, path: tuple[str, ...], found: list[MirroredParameter]
-) -> None:
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    for key, inner in (properties if isinstance(properties, dict) else {}).items():
-        if not isinstance(inner, dict):
-            continue
-        if "x-mcp-header" in inner:
-            found.append(_mirrored(inner, (*path, key)))
-        _collect_mirrored(inner, (*path, key), found)
+def _annotated(schema: JSON, path: tuple[str, ...] | None) -> Iterator[tuple[Any, JSON]]:
+    """Yield annotated subschemas, each with its path, None off that of `properties`."""
+    if isinstance(schema, list):
+        for one in schema:
+            yield from _annotated(one, None)
+    if not isinstance(schema, dict):
+        return
+    if "x-mcp-header" in schema:
+        yield path, schema
+    for keyword, value in schema.items():
+        if keyword in _BY_NAME and isinstance(value, dict):
+            above = path if keyword == "properties" else None
+            for name, inner in value.items():
+                yield from _annotated(inner, None if above is None else (*above, name))
+        elif keyword not in _DATA:
+            yield from _annotated(value, None)
 
 
 def _mirrored(schema: JSON, path: tuple[str, ...]) -> MirroredParameter:
@@ -1557,27 +1568,11 @@ def _mirrored(schema: JSON, path: tuple[str, ...]) -> MirroredParameter:
         raise ValueError(f"{where} is not an HTTP token")
     # A parameter that may be absent as null keeps its type: null means no header.
     if isinstance(kind, list) and len(kind) == 2 and "null" in kind:
-        kind = next((one for one in kind if one != "null"), None)
+        kind = kind[kind[0] == "null"]
     # http-41, tools-26: MUST be a primitive type, and not `number`
     if kind not in ("string", "integer", "boolean"):
         raise ValueError(f"{where} is on type {kind!r}: string, integer, boolean only")
     return MirroredParameter(name, path, kind)
-
-
-def _count_annotations(schema: JSON) -> int:
-    """Count the annotations wherever a subschema can stand; data does not count."""
-    if isinstance(schema, list):
-        return sum(map(_count_annotations, schema))
-    if not isinstance(schema, dict):
-        return 0
-    count = int("x-mcp-header" in schema)
-    for keyword, value in schema.items():
-        if keyword in ("properties", "$defs", "patternProperties", "dependentSchemas"):
-            if isinstance(value, dict):
-                count += sum(map(_count_annotations, value.values()))
-        elif keyword not in ("const", "enum", "default", "examples"):
-            count += _count_annotations(value)
-    return count
 
 
 def check_mirrored(
@@ -1597,8 +1592,7 @@ def check_mirrored(
         # http-63, http-64: null or absent: the header is not expected
         # http-62, http-65: given: the header MUST be there and match
         if not _same(parameter.type, text, value):
-            found = "is missing" if text is None else f"says {text[:100]!r}"
-            raise _mismatch(f"{name} {found}, the arguments say {str(value)[:100]!r}")
+            raise _difference(name, text, str(value))
 
 
 def _same(kind: str, text: str | None, value: JSON) -> bool:
@@ -1607,13 +1601,9 @@ def _same(kind: str, text: str | None, value: JSON) -> bool:
     if kind == "integer" and type(value) in (int, float):
         # http-68: SHOULD compare numerically, so that 42.0 equals 42
         # http-42, tools-27: integers MUST be within the safe range
-        plain = _HEADER_INTEGER.fullmatch(text)
+        plain = re.fullmatch(_HEADER_INTEGER, text)
         return bool(plain) and abs(value) <= SAFE_INTEGER and float(text) == value
     return isinstance(value, (str, bool, int)) and text == _header_text(value)
-
-
-def _header_text(value: JSON) -> str:
-    return encode_header_value(value) if isinstance(value, bool) else str(value)
 
 
 # --- plain functions in threads -------------------------------------------------------
