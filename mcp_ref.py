@@ -1542,7 +1542,9 @@ def mirrored_parameters(schema: JSON) -> tuple[MirroredParameter, ...]:
     return tuple(found.values())
 
 
-def _annotated(schema: JSON, path: tuple[str, ...] | None) -> Iterator[tuple[Any, JSON]]:
+def _annotated(
+    schema: JSON, path: tuple[str, ...] | None
+) -> Iterator[tuple[Any, JSON]]:
     """Yield annotated subschemas, each with its path, None off that of `properties`."""
     if isinstance(schema, list):
         for one in schema:
@@ -1619,11 +1621,11 @@ class Workers:
 
     def __init__(self, limit: int = WORKER_THREADS) -> None:
         self.limit = limit
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
         self._busy = 0
-        self._done: dict[asyncio.AbstractEventLoop, deque[Callable[[], None]]] = {}
+        self._done: dict[asyncio.AbstractEventLoop, list[tuple[Any, ...]]] = {}
 
     async def run(
         self, function: Callable[..., Any], arguments: Mapping[str, Any]
@@ -1641,14 +1643,14 @@ class Workers:
             self._busy += 1
             start = self._busy > self._threads
             self._threads += start
-        self._jobs.put(lambda: self._run(call, loop, future))
+        self._jobs.put((call, loop, future))
         if start:
-            threading.Thread(target=self._work, name="mcp_ref", daemon=True).start()
+            _start_thread("mcp_ref", self._work)
         return await future
 
     def _work(self) -> None:
         while True:
-            self._jobs.get()()
+            self._run(*self._jobs.get())
 
     def _run(
         self,
@@ -1656,18 +1658,19 @@ class Workers:
         loop: asyncio.AbstractEventLoop,
         future: asyncio.Future[Any],
     ) -> None:
+        value: Any = None
+        error: BaseException | None = None
         try:
             value = call()
-            settle = functools.partial(_settle, future, value, None)
-        except (StopIteration, KeyboardInterrupt, GeneratorExit) as error:
+        except (StopIteration, KeyboardInterrupt, GeneratorExit) as caught:
             # A future refuses the first, the event loop ends at the second.
-            settle = functools.partial(_settle, future, None, RuntimeError(repr(error)))
-        except BaseException as error:
-            settle = functools.partial(_settle, future, None, error)
+            error = RuntimeError(repr(caught))
+        except BaseException as caught:
+            error = caught
         with self._lock:
             self._busy -= 1
-            waiting = self._done.setdefault(loop, deque())
-            waiting.append(settle)
+            waiting = self._done.setdefault(loop, [])
+            waiting.append((future, value, error))
             first = len(waiting) == 1
         if first:
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
@@ -1676,19 +1679,13 @@ class Workers:
     def _drain(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
             waiting = self._done.pop(loop)
-        for settle in waiting:
-            settle()
-
-
-def _settle(
-    future: asyncio.Future[Any], value: Any, error: BaseException | None
-) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(value)
+        for future, value, error in waiting:
+            if future.done():
+                continue
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(value)
 
 
 # --- stdio                                             spec: basic/transports/stdio ---
@@ -1755,11 +1752,10 @@ async def serve_stdio(
 @contextlib.contextmanager
 def _private_stdio() -> Iterator[tuple[int, int]]:
     """Duplicate descriptors 0 and 1 for the protocol; detach them from it meanwhile."""
-    with contextlib.suppress(AttributeError, ValueError, OSError):
-        sys.stdout.flush()
     null = os.open(os.devnull, os.O_RDWR)
     saved = [_duplicate(number, null) for number in (0, 1)]
     try:
+        _flush_stdout()
         os.dup2(null, 0)
         try:
             os.dup2(2, 1)
@@ -1767,12 +1763,16 @@ def _private_stdio() -> Iterator[tuple[int, int]]:
             os.dup2(null, 1)
         yield saved[0], saved[1]
     finally:
-        with contextlib.suppress(AttributeError, ValueError, OSError):
-            sys.stdout.flush()
+        _flush_stdout()
         for number, private in enumerate(saved):
             os.dup2(private, number)
             os.close(private)
         os.close(null)
+
+
+def _flush_stdout() -> None:
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        sys.stdout.flush()
 
 
 def _duplicate(number: int, null: int) -> int:
@@ -1783,8 +1783,7 @@ def _duplicate(number: int, null: int) -> int:
     with contextlib.suppress(AttributeError, OSError):
         os.set_blocking(private, True)  # whoever started us may want it otherwise
     if sys.platform == "win32":
-        msvcrt = importlib.import_module("msvcrt")
-        msvcrt.setmode(private, os.O_BINARY)
+        importlib.import_module("msvcrt").setmode(private, os.O_BINARY)
     return private
 
 
@@ -1801,7 +1800,7 @@ class _Sink:
         self.waiting = 0  # bytes that the thread has still to write
         self.room = asyncio.Event()
         self.queue: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self.thread: threading.Thread | None = None
+        self.started = False
         self.poll: Any = None
         if hasattr(select, "poll"):
             self.poll = select.poll()
@@ -1809,21 +1808,15 @@ class _Sink:
 
     def put(self, data: bytes) -> None:
         """Write, or let the thread write; messages keep their order."""
-        if (
-            not self.waiting
-            and len(data) <= _ATOMIC
-            and self.poll
-            and self.poll.poll(0)
-        ):
+        small = not self.waiting and len(data) <= _ATOMIC
+        if small and self.poll and self.poll.poll(0):
             self._write(data)
             return
         self.waiting += len(data)
         self.queue.put(data)
-        if self.thread is None:
-            self.thread = threading.Thread(
-                target=self._work, name="mcp_ref stdout", daemon=True
-            )
-            self.thread.start()
+        if not self.started:
+            self.started = True
+            _start_thread("mcp_ref stdout", self._work)
 
     async def drain(self, limit: int = STDIO_BACKLOG) -> None:
         """Wait until no more than `limit` bytes are waiting."""
@@ -1852,35 +1845,44 @@ class _Sink:
                 self.loop.call_soon_threadsafe(self.on_broken)
 
 
+def _start_thread(name: str, target: Callable[..., None], *arguments: Any) -> None:
+    threading.Thread(None, target, name, arguments, daemon=True).start()
+
+
 # Up to so many bytes, a pipe that has room takes a write whole and at once.
 _ATOMIC = getattr(select, "PIPE_BUF", 512)
+
+
+def _exchange_of(server: Server | Exchange) -> Exchange:
+    return server.handle if isinstance(server, Server) else server
+
+
+def _end_streams(exchange: Exchange) -> None:
+    """End a server's streams, also those below wrappers made with functools.wraps."""
+    inner = inspect.unwrap(exchange)
+    found = getattr(getattr(inner, "__self__", inner), "subscriptions", None)
+    if isinstance(found, Subscriptions):
+        found.end()
 
 
 class _StdioServer:
     """One stdio connection: requests in flight by id, answers as they come."""
 
     def __init__(self, server: Server | Exchange, sink: int, limit: int) -> None:
-        self.server = server
-        self.exchange = server.handle if isinstance(server, Server) else server
+        self.exchange = _exchange_of(server)
         self.ended = asyncio.Event()
         self.sink = _Sink(sink, self.ended.set)
-        self.limit = limit
         self.lines = LineSplitter(limit)
-        self.tasks: dict[tuple[type, Id], asyncio.Task[None]] = {}
+        self.tasks: dict[Id, asyncio.Task[None]] = {}
         self.stopped = False
         self.room = threading.Semaphore(STDIO_CHUNKS)
         self.first = True
 
     async def run(self, source: int, grace: float) -> None:
-        loop = asyncio.get_running_loop()
-        reader = threading.Thread(
-            target=self._read, args=(source, loop), name="mcp_ref stdin", daemon=True
-        )
-        reader.start()
+        _start_thread("mcp_ref stdin", self._read, source, self.sink.loop)
         try:
             await self.ended.wait()
-            if isinstance(self.server, Server):
-                self.server.subscriptions.end()
+            _end_streams(self.exchange)
             if self.tasks:
                 await asyncio.wait(self.tasks.values(), timeout=grace)
             with contextlib.suppress(TimeoutError):
@@ -1911,20 +1913,19 @@ class _StdioServer:
 
     def _received(self, chunk: bytes) -> None:
         self.room.release()
-        if chunk:
-            for line in self.lines.feed(chunk):
-                self._line(line)
-            return
-        last = self.lines.end()
-        # A whole message without its newline is answered, half a message is dropped.
-        if last and last.rstrip().endswith(b"}"):
-            self._line(last)
-        self.ended.set()
+        for line in self.lines.feed(chunk):
+            self._line(line)
+        if not chunk:
+            last = self.lines.end()
+            # A whole message without its newline is answered, half of one is dropped.
+            if last and last.rstrip().endswith(b"}"):
+                self._line(last)
+            self.ended.set()
 
     def _line(self, line: bytes | None) -> None:
         """Take one message; nothing that a peer writes ends the loop."""
         if line is None:
-            error = ParseError(f"A line of over {self.limit} bytes was skipped")
+            error = ParseError(f"A line of over {self.lines.limit} bytes was skipped")
             self._write(error_response(None, error))
             return
         if self.first:
@@ -1947,41 +1948,40 @@ class _StdioServer:
             self._write(error_response(getattr(error, "id", None), error))
 
     def _start(self, request: Request) -> None:
-        key = type(request.id), request.id
         # base-06: MUST NOT match the id of a request in flight
-        if key in self.tasks:
+        if request.id in self.tasks:
             raise InvalidRequest("A request with this id is in flight", request.id)
         if len(self.tasks) >= REQUESTS_IN_FLIGHT:
             busy = Overloaded(f"{REQUESTS_IN_FLIGHT} requests are in flight")
             self._write(error_response(request.id, busy))
             return
-        self.tasks[key] = asyncio.create_task(self._answer(request, key))
+        self.tasks[request.id] = asyncio.create_task(self._answer(request))
 
     def _cancel(self, params: dict[str, JSON]) -> None:
         """Cancel a request; cancellation-19: invalid ones SHOULD be ignored."""
         id = params.get("requestId")
-        if type(id) is not str and type(id) is not int:
-            return
-        task = self.tasks.pop((type(id), id), None)
+        task = None
+        if type(id) is str or type(id) is int:  # True is not 1
+            task = self.tasks.pop(id, None)
         if task is not None:
             # cancellation-17: SHOULD log the reason
             _log.info("request %r was cancelled: %.200s", id, params.get("reason", ""))
             task.cancel()
 
-    async def _answer(self, request: Request, key: tuple[type, Id]) -> None:
+    async def _answer(self, request: Request) -> None:
         task = asyncio.current_task()
 
         async def send(message: JSON) -> None:
             # stdio-11: MUST NOT send anything for a request that was cancelled
-            if self.tasks.get(key) is task:
+            if self.tasks.get(request.id) is task:
                 self._write(message)
                 await self.sink.drain()
 
         try:
             await send(await carry_out(self.exchange, request, send))
         finally:
-            if self.tasks.get(key) is task:
-                del self.tasks[key]
+            if self.tasks.get(request.id) is task:
+                del self.tasks[request.id]
 
     def _write(self, message: JSON) -> None:
         """Write one message whole. stdio-04: nothing else goes to standard output."""
@@ -2167,8 +2167,7 @@ class _HttpEndpoint:
         limits: HttpLimits = _DEFAULT_LIMITS,
         verifier: Authorization | Verifier | None = None,
     ) -> None:
-        self.exchange = server.handle if isinstance(server, Server) else server
-        self.subscriptions = _subscriptions_of(server)
+        self.exchange = _exchange_of(server)
         self.path = path.rstrip("/")
         self.allowed_hosts = frozenset(host.lower() for host in allowed_hosts)
         self.allowed_origins = frozenset(map(_canonical_origin, allowed_origins))
@@ -2430,13 +2429,6 @@ def _accepted(accept: str | None) -> tuple[bool, bool]:
 def _quality(quality: Mapping[str, bool], *ranges: str) -> bool:
     """Look up the most specific range that is there."""
     return next((quality[one] for one in ranges if one in quality), False)
-
-
-def _subscriptions_of(server: Any) -> Subscriptions | None:
-    """Find a server's streams, also below wrappers made with functools.wraps."""
-    inner = inspect.unwrap(server) if callable(server) else server
-    found = getattr(getattr(inner, "__self__", inner), "subscriptions", None)
-    return found if isinstance(found, Subscriptions) else None
 
 
 # --- the built-in HTTP server: asyncio moves bytes, http.server reads the header ----
@@ -3003,8 +2995,7 @@ class _HttpSite:
         self.ending = True
         try:
             # subscriptions-07, subscriptions-08: SHOULD send the result, then close
-            if self.endpoint.subscriptions is not None:
-                self.endpoint.subscriptions.end()
+            _end_streams(self.endpoint.exchange)
             for connection in list(self.connections):
                 if connection.task is None:
                     connection.close()
@@ -3256,8 +3247,7 @@ class _AsgiApp:
         while True:
             event = await receive()
             if event["type"] == "lifespan.shutdown":
-                if self.endpoint.subscriptions is not None:
-                    self.endpoint.subscriptions.end()
+                _end_streams(self.endpoint.exchange)
                 await self._until_ended(self.endpoint.limits.shutdown_seconds)
             await send({"type": event["type"] + ".complete"})
             if event["type"] == "lifespan.shutdown":

@@ -6718,9 +6718,13 @@ class HttpEnd(HttpCase):
     async def test_wrappers_made_with_wraps_keep_the_graceful_end(self) -> None:
         server = mcp_ref.Server("test", "1.0")
         wrapped = mcp_ref.rate_limit(server.handle, per_second=10)
-        self.assertIs(mcp_ref._subscriptions_of(wrapped), server.subscriptions)
-        self.assertIs(mcp_ref._subscriptions_of(server), server.subscriptions)
-        self.assertIsNone(mcp_ref._subscriptions_of(lambda request, send: None))
+        for exchange in (server.handle, wrapped):
+            with mock.patch.object(server.subscriptions, "end") as end:
+                mcp_ref._end_streams(exchange)
+                end.assert_called_once_with()
+        plain = mock.Mock(spec=())  # an exchange without streams
+        mcp_ref._end_streams(plain)
+        self.assertEqual(plain.mock_calls, [])
 
     async def test_tls(self) -> None:
         import ssl

@@ -434,8 +434,8 @@ MUTANTS = [
     M(
         "B22 subscriptions-07",
         "the end of the input does not end the streams",
-        "                self.server.subscriptions.end()\n",
-        "                pass\n",
+        "            _end_streams(self.exchange)\n",
+        "",
         "Stdio.test_what_does_not_end_in_time_is_cancelled",
     ),
     M(
@@ -943,7 +943,7 @@ MUTANTS = [
     M(
         "base-06",
         "an id in flight is taken a second time",
-        "        if key in self.tasks:\n            raise InvalidRequest",
+        "        if request.id in self.tasks:\n            raise InvalidRequest",
         "        if False:\n            raise InvalidRequest",
         "StdioFraming.test_an_id_in_flight_cannot_be_taken",
     ),
@@ -1199,7 +1199,7 @@ MUTANTS = [
     M(
         "stdio-11",
         "a cancelled request is answered",
-        "            if self.tasks.get(key) is task:\n"
+        "            if self.tasks.get(request.id) is task:\n"
         "                self._write(message)\n",
         "            if True:\n                self._write(message)\n",
         "StdioFraming.test_nothing_is_written_for_a_cancelled_request",
