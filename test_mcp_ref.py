@@ -3805,6 +3805,20 @@ class Stdio(StdioCase):
             self.assertEqual(self.clean_exit(server), [])
             self.assertIn("held until now", server.errors.decode())
 
+    @spec("subscriptions-07")
+    def test_the_streams_of_a_wrapped_server_end_with_their_result(self) -> None:
+        server = self.start("""
+limited = mcp_ref.rate_limit(server.handle, per_second=10)
+sys.exit(mcp_ref.run_until_signal(mcp_ref.serve_stdio(limited)))
+""")
+        params = {"notifications": {"toolsListChanged": True}, "_meta": META}
+        listen = mcp_ref.request_message("L", "subscriptions/listen", params)
+        server.send(listen)
+        server.next()
+        server.close()
+        self.assertIn("result", server.answers("L")["L"])
+        self.assertEqual(self.clean_exit(server), [])
+
     def test_when_nobody_reads_any_more_the_server_exits(self) -> None:
         server = self.start(reading=False)
         server.send(discover(1))
