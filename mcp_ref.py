@@ -2025,14 +2025,14 @@ _SINGLETONS = frozenset(
         "origin",
     }
 )
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
-_ORIGIN = re.compile(r"(https?)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
-_DEFAULT_PORTS = {"http": "80", "https": "443"}
+# Patterns that only an HTTP server needs are compiled when it first uses them.
+_HOST = r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?"
+_ORIGIN = rf"(https?)://{_HOST}"
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
 
 
-@dataclass(frozen=True, slots=True)
-class HttpLimits:
+class HttpLimits(NamedTuple):
     """What a server takes from its HTTP clients before it refuses or hangs up."""
 
     request_line: int = 8192
@@ -2071,7 +2071,7 @@ _DEFAULT_LIMITS = HttpLimits()
 
 
 class _HttpAnswer(NamedTuple):
-    """A whole answer; the transport adds Content-Length, Connection and Date."""
+    """A whole answer; the transport adds what all have, such as CORS and the date."""
 
     status: int
     fields: _Fields
@@ -2085,23 +2085,16 @@ class _HttpRefusal(Exception):
     """
 
     def __init__(
-        self, status: int, why: str | McpError, *fields: tuple[str, str], id: Any = None
+        self, status: int, why: str | McpError, *fields: tuple[str, str]
     ) -> None:
         super().__init__(status, why)
-        self.status = status
-        self.fields = fields
         if isinstance(why, str):
             why = InvalidRequest(why) if status == 400 else McpError(why, code=status)
-        self.response = error_response(id, why)
-
-    def answer(self, fields: _Fields = ()) -> _HttpAnswer:
-        """Return the answer, with the fields that go out with all answers."""
-        fields = _JSON_FIELDS + self.fields + fields
-        return _HttpAnswer(self.status, fields, encode(self.response))
+        body = encode(error_response(getattr(why, "id", None), why))
+        self.answer = _HttpAnswer(status, _JSON_FIELDS + fields, body)
 
 
-@dataclass(frozen=True, slots=True)
-class _HttpHead:
+class _HttpHead(NamedTuple):
     """What request line and header fields say; shared by requests that say the same."""
 
     headers: Mapping[str, str]
@@ -2114,6 +2107,16 @@ class _HttpHead:
     """What goes out with all answers: CORS."""
     answer: _HttpAnswer | None = None
     """The answer, if it does not depend on the body."""
+
+    # The rest is the framing, which is none of the endpoint's business.
+    length: int = 0
+    """Bytes of the body; -1 if it comes in chunks."""
+    expects: bool = False
+    close: bool = False
+    old: bool = False
+    """HTTP/1.0: no chunks."""
+    bodiless: bool = False
+    """HEAD: the answer has no body."""
 
 
 class _HttpReply:
@@ -2160,21 +2163,21 @@ class _HttpEndpoint:
     def __init__(
         self,
         server: Server | Exchange,
-        *,
-        path: str = "/mcp",
-        allowed_hosts: Iterable[str] = (),
-        allowed_origins: Iterable[str] = (),
-        limits: HttpLimits = _DEFAULT_LIMITS,
-        verifier: Authorization | Verifier | None = None,
+        path: str,
+        allowed_hosts: Iterable[str],
+        allowed_origins: Iterable[str],
+        limits: HttpLimits,
+        verifier: Authorization | Verifier | None,
     ) -> None:
         self.exchange = _exchange_of(server)
         self.path = path.rstrip("/")
-        self.allowed_hosts = frozenset(host.lower() for host in allowed_hosts)
+        self.allowed_hosts = frozenset(map(str.lower, allowed_hosts))
         self.allowed_origins = frozenset(map(_canonical_origin, allowed_origins))
         self.limits = limits
         if verifier is not None and not isinstance(verifier, Authorization):
             verifier = Authorization(verifier)
         self.authorization = verifier
+        self.documents = verifier.documents if verifier else {}
         self.running = {"requests": 0, "streams": 0}
 
     # --- request line and header fields -----------------------------------------------
@@ -2196,45 +2199,40 @@ class _HttpEndpoint:
         cors: _Fields = ()
         try:
             _collect(fields, headers)
-            headers.pop("authorization", None)
-            self._check_host(headers.get("host"), loopback)
+            self._check_host(headers.get("host", "").lower(), loopback)
             answer = self._metadata(method, path)
             if answer is None:
                 cors = self._check_origin(headers.get("origin"), loopback)
                 answer = self._route(method, path, query, headers)
-            if answer is None:
-                self._check_content(headers)
         except _HttpRefusal as refusal:
-            return _HttpHead(headers, fields=cors, answer=refusal.answer(cors))
-        if answer is not None:
-            answer = answer._replace(fields=answer.fields + cors)
-        json, stream = _accepted(headers.get("accept"))
+            answer = refusal.answer
+        headers.pop("authorization", None)
+        json, stream = _accepted(headers.get("accept", "*/*").lower())
         return _HttpHead(types.MappingProxyType(headers), json, stream, cors, answer)
 
-    def _check_host(self, host: str | None, loopback: bool) -> None:
+    def _check_host(self, host: str, loopback: bool) -> None:
         """Refuse names that are not ours: a DNS rebinding page sends its own."""
-        found = _HOST.fullmatch(host or "")
-        if host is None or found is None:
+        found = re.fullmatch(_HOST, host)
+        if found is None:
             raise _HttpRefusal(400, "Host is missing or malformed")
-        if not self.allowed_hosts and not loopback:
-            return
-        if self.allowed_hosts & {host.lower(), found[1].lower()}:
-            return
-        if not loopback or found[1].lower().strip("[]") not in LOOPBACK_HOSTS:
-            name = host[:100]
-            raise _HttpRefusal(403, f"Host {name!r} is not in the option allowed_hosts")
+        name = found[1]
+        listed = not self.allowed_hosts.isdisjoint((host, name))
+        if loopback:
+            listed = listed or name.strip("[]") in LOOPBACK_HOSTS
+        if not listed and (loopback or self.allowed_hosts):
+            message = f"Host {host[:100]!r} is not in the option allowed_hosts"
+            raise _HttpRefusal(403, message)
 
     def _check_origin(self, origin: str | None, loopback: bool) -> _Fields:
         """Return the CORS fields; without Origin it is not a browser."""
         if origin is None:
             return ()
         # http-02: MUST be validated; parsed, so that no prefix or substring passes
-        found = _ORIGIN.fullmatch(origin)
+        found = re.fullmatch(_ORIGIN, origin)
         local = loopback and found and found[2].strip("[]") in LOOPBACK_HOSTS
         if not local and _canonical_origin(origin) not in self.allowed_origins:
             # http-03: MUST answer 403; "null" is an origin like any other
-            name = origin[:100]
-            message = f"Origin {name!r} is not in the option allowed_origins"
+            message = f"Origin {origin[:100]!r} is not in the option allowed_origins"
             raise _HttpRefusal(403, message)
         return (
             ("Access-Control-Allow-Origin", origin),
@@ -2244,8 +2242,7 @@ class _HttpEndpoint:
 
     def _metadata(self, method: str, path: str) -> _HttpAnswer | None:
         """Answer for the metadata document: public, for pages of all origins."""
-        documents = self.authorization.documents if self.authorization else {}
-        document = documents.get(path)
+        document = self.documents.get(path)
         if document is None:
             return None
         public = (("Access-Control-Allow-Origin", "*"),)
@@ -2269,6 +2266,7 @@ class _HttpEndpoint:
         # auth-39: MUST NOT be in the query, where every log has it
         if re.search(r"(?:^|&)access_token=", query):
             raise _HttpRefusal(400, "A token must not be in the query string")
+        self._check_content(headers)
         return None
 
     def _check_content(self, headers: Mapping[str, str]) -> None:
@@ -2294,7 +2292,7 @@ class _HttpEndpoint:
     def gate(self, head: _HttpHead, token: str | None) -> _HttpAnswer | None:
         """Return the answer that needs no body, if there is one."""
         if head.answer is None and self.authorization and token is None:
-            return self.authorization.unauthorized().answer(head.fields)
+            return self.authorization.unauthorized().answer
         return head.answer
 
     # --- body -------------------------------------------------------------------------
@@ -2316,11 +2314,11 @@ class _HttpEndpoint:
             del body
             if isinstance(message, Notification):
                 # http-13: MUST be 202 with no body
-                await reply.whole(_HttpAnswer(202, head.fields))
+                await reply.whole(_HttpAnswer(202, ()))
                 return
             response = await self._exchange(message, reply)
         except _HttpRefusal as refusal:
-            await reply.whole(refusal.answer(head.fields))
+            await reply.whole(refusal.answer)
             return
         except McpError as error:
             # http-14: MUST be an error status
@@ -2329,13 +2327,11 @@ class _HttpEndpoint:
 
     async def _exchange(self, request: Request, reply: _HttpReply) -> JSON:
         """Run the Exchange if there is room for one more."""
-        listens = request.method == "subscriptions/listen"
-        if listens and not reply.head.stream:
-            why = InvalidRequest("subscriptions/listen takes Accept: text/event-stream")
-            raise _HttpRefusal(406, why, id=request.id)
-        kind, limit = ("streams" if listens else "requests"), self.limits.requests
-        if listens:
-            limit = self.limits.streams
+        kind = "streams" if request.method == "subscriptions/listen" else "requests"
+        if kind == "streams" and not reply.head.stream:
+            message = "subscriptions/listen takes Accept: text/event-stream"
+            raise _HttpRefusal(406, InvalidRequest(message, request.id))
+        limit = getattr(self.limits, kind)
         if self.running[kind] >= limit:
             busy = Overloaded(f"{limit} {kind} are open")
             return error_response(request.id, busy)
@@ -2348,13 +2344,13 @@ class _HttpEndpoint:
     def _finish(self, reply: _HttpReply, response: JSON) -> Awaitable[None]:
         """Send the response. http-16: MUST be JSON or an SSE stream."""
         data, response = encode_response(response)
-        head, status, fields = reply.head, 200, _JSON_FIELDS
+        status, fields = 200, _JSON_FIELDS
         if "error" in response:
             status, fields = self._error_fields(response["error"])
-        if reply.started or (status == 200 and not head.json):
+        if reply.started or (status == 200 and not reply.head.json):
             # http-21: the response SHOULD terminate the stream
             return reply.part(_event(data), last=True)
-        return reply.whole(_HttpAnswer(status, fields + head.fields, data))
+        return reply.whole(_HttpAnswer(status, fields, data))
 
     def _error_fields(self, error: JSON) -> tuple[int, _Fields]:
         """Return status and fields for a JSON-RPC error."""
@@ -2386,49 +2382,38 @@ def _collect(fields: Iterable[tuple[str, str]], headers: dict[str, str]) -> None
 
 def _canonical_origin(origin: str) -> str:
     """Bring an origin into one form: lower case, no default port."""
-    found = _ORIGIN.fullmatch(origin.lower().rstrip("/"))
-    if found is None:
-        return origin
-    scheme, host, port = found.groups()
-    if port in (None, _DEFAULT_PORTS[scheme]):
-        return f"{scheme}://{host}"
-    return f"{scheme}://{host}:{port}"
+    found = re.fullmatch(_ORIGIN, origin.lower().rstrip("/"))
+    return found[0].removesuffix(_DEFAULT_PORTS[found[1]]) if found else origin
 
 
 def _preflight(headers: Mapping[str, str]) -> _HttpAnswer:
-    fields = [("Allow", "POST, OPTIONS")]
+    fields: _Fields = (("Allow", "POST, OPTIONS"),)
     if "origin" in headers:
-        asked = headers.get("access-control-request-headers", "").split(",")
-        names = [name.strip() for name in asked if _TOKEN.fullmatch(name.strip())]
-        fields.append(("Access-Control-Allow-Methods", "POST"))
         # By name, because `*` does not cover Authorization, nor are there wildcards for
         # Mcp-Param-*.
-        if names:
-            fields.append(("Access-Control-Allow-Headers", ", ".join(names)))
-        fields.append(("Access-Control-Max-Age", "600"))
-    return _HttpAnswer(204, tuple(fields))
+        asked = _TOKEN.findall(headers.get("access-control-request-headers", ""))
+        fields += (
+            ("Access-Control-Allow-Methods", "POST"),
+            ("Access-Control-Allow-Headers", ", ".join(asked)),
+            ("Access-Control-Max-Age", "600"),
+        )
+    return _HttpAnswer(204, fields)
 
 
-def _accepted(accept: str | None) -> tuple[bool, bool]:
+def _accepted(accept: str) -> tuple[bool, bool]:
     """Tell whether the client takes JSON and SSE. http-09 binds clients, so be lenient.
 
-    A client that names neither gets JSON.
+    The most specific range counts. A client that names neither gets JSON.
     """
-    if accept is None:
-        return True, True
-    quality: dict[str, bool] = {}
-    for one in accept.lower().split(","):
-        media, *parameters = (part.strip() for part in one.split(";"))
-        refused = any(re.fullmatch(r"q\s*=\s*0(?:\.0*)?", p) for p in parameters)
-        quality[media] = not refused
-    stream = _quality(quality, "text/event-stream", "text/*", "*/*")
-    json = _quality(quality, "application/json", "application/*", "*/*")
+    taken: dict[str, bool] = {}
+    for one in accept.split(","):
+        media, _, parameters = one.partition(";")
+        refused = re.search(r"(^|;)\s*q\s*=\s*0(\.0*)?\s*(;|$)", parameters)
+        taken[media.strip()] = not refused
+    others = taken.get("*/*", False)
+    stream = taken.get("text/event-stream", taken.get("text/*", others))
+    json = taken.get("application/json", taken.get("application/*", others))
     return json or not stream, stream
-
-
-def _quality(quality: Mapping[str, bool], *ranges: str) -> bool:
-    """Look up the most specific range that is there."""
-    return next((quality[one] for one in ranges if one in quality), False)
 
 
 # --- the built-in HTTP server: asyncio moves bytes, http.server reads the header ----
@@ -2441,33 +2426,17 @@ _CHUNK_LINE = 4096  # bytes of a chunk size or trailer
 _LINGER_SECONDS = 2.0  # for a refused client to read the answer
 # RFC 9112 without what its readers disagree about: no folded lines, no space before the
 # colon, no bare CR or LF, no control characters.
-_HEAD_GRAMMAR = re.compile(
-    rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [!-~]+ HTTP/[0-9]\.[0-9]\r\n"
+_HEAD_GRAMMAR = (
+    rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [!-~]+ HTTP/[1-9]\.[0-9]\r\n"
     rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*\r\n)*\r\n"
 )
-_BARE_LF = re.compile(rb"(?<!\r)\n")
-_CREDENTIALS = re.compile(
-    rb"\r\nauthorization:[ \t]*([\t -~\x80-\xff]*)(?=\r\n)", re.IGNORECASE
-)
+_CREDENTIALS = rb"(?i)\r\nauthorization:[ \t]*([\t -~\x80-\xff]*)(?=\r\n)"
 _SECRET_FIELDS = frozenset({"cookie", "proxy-authorization", "x-api-key"})
-_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;[\t -~\x80-\xff]*)?")
-_TRAILER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*")
-# What a connection is doing; each but _CLOSING has its own end of patience.
-_IDLE, _HEADER, _BODY, _RUNNING, _CLOSING = range(5)
-
-
-class _Head(NamedTuple):
-    """A parsed header block: what the rules say, and how the body is framed."""
-
-    rules: _HttpHead
-    length: int = 0
-    """Bytes of the body; -1 if it comes in chunks."""
-    expects: bool = False
-    close: bool = False
-    old: bool = False
-    """HTTP/1.0: no chunks."""
-    bodiless: bool = False
-    """HEAD: the answer has no body."""
+_CHUNK_SIZE = rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;[\t -~\x80-\xff]*)?"
+_TRAILER = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*"
+_CHUNKED_FIELDS = (*_STREAM_FIELDS, ("Transfer-Encoding", "chunked"))
+# What a connection is doing; each has its own end of patience, see _HttpSite.patience.
+_IDLE, _HEADER, _BODY, _RUNNING, _REFUSED, _CLOSING = range(6)
 
 
 class _Chunks:
@@ -2476,8 +2445,7 @@ class _Chunks:
     def __init__(self, endpoint: _HttpEndpoint) -> None:
         self.endpoint = endpoint
         self.data = bytearray()
-        self.left = 0  # bytes of the chunk that are still to come
-        self.inside = False  # the line that ends a chunk is still to come
+        self.left = 0  # bytes of the chunk and its line end that are still to come
         self.trailers = False
         self.overhead = 0
 
@@ -2489,71 +2457,68 @@ class _Chunks:
                 self.data += buffer[:taken]
                 del buffer[:taken]
                 self.left -= taken
-            end = -1 if self.left else buffer.find(b"\r\n")
-            if end < 0 and (self.left or len(buffer) < _CHUNK_LINE):
+                if self.left:
+                    return False
+                if not self.data.endswith(b"\r\n"):
+                    raise _HttpRefusal(400, "A chunk does not end where its size says")
+                del self.data[-2:]
+            end = buffer.find(b"\r\n")
+            if end < 0 and len(buffer) < _CHUNK_LINE:
                 return False
-            self.overhead += end + 2
+            self.overhead += end + 4  # the two ends of line of a chunk
             if end < 0 or self.overhead > self.endpoint.limits.chunk_overhead:
                 raise _HttpRefusal(400, "Too much between the chunks of the body")
             line = bytes(buffer[:end])
             del buffer[: end + 2]
-            if self._line(line):
+            if not self.trailers:
+                self._size(line)
+            elif not line:
                 return True
-
-    def _line(self, line: bytes) -> bool:
-        """Take a line that is not content; True for the last one."""
-        if self.trailers:
-            if line and not _TRAILER.fullmatch(line):
+            elif not re.fullmatch(_TRAILER, line):
                 raise _HttpRefusal(400, "A malformed trailer")
-            return not line
-        if self.inside:
-            if line:
-                raise _HttpRefusal(400, "A chunk does not end where its size says")
-            self.inside = False
-            return False
-        found = _CHUNK_SIZE.fullmatch(line)
+
+    def _size(self, line: bytes) -> None:
+        found = re.fullmatch(_CHUNK_SIZE, line)
         if found is None:
             raise _HttpRefusal(400, "A malformed chunk size")
-        self.left = int(found[1], 16)
-        if len(self.data) + self.left > self.endpoint.limits.body_bytes:
+        size = int(found[1], 16)
+        if len(self.data) + size > self.endpoint.limits.body_bytes:
             raise self.endpoint.too_large()
-        self.inside = self.left > 0
-        self.trailers = not self.inside
-        return False
+        self.trailers = size == 0
+        self.left = size and size + 2
 
 
 class _ConnectionReply(_HttpReply):
     """A reply that writes to a connection, one write per answer or event."""
 
-    __slots__ = ("connection", "old")
+    __slots__ = ("connection",)
 
-    def __init__(self, connection: _HttpConnection, head: _Head) -> None:
-        self.head = head.rules
-        self.started = False
-        self.old = head.old
+    def __init__(self, head: _HttpHead, connection: _HttpConnection) -> None:
+        super().__init__(head)
         self.connection: _HttpConnection | None = connection
 
     def whole(self, answer: _HttpAnswer) -> Awaitable[None]:
         connection, self.connection = self.connection, None
         if connection is not None:
-            connection.write_answer(answer)
-            connection.finished()
+            connection.write_answer(self.head, answer)
+            connection.finished(self.head)
         return _DONE
 
     def part(self, data: bytes, last: bool = False) -> Awaitable[None]:
-        connection = self.connection
+        head, connection = self.head, self.connection
         if connection is None:
             return _DONE
-        if not self.old:
+        if not head.old:
             end = b"\r\n0\r\n\r\n" if last else b"\r\n"
             data = b"%x\r\n%b%b" % (len(data), data, end)
         if not self.started:
             self.started = True
-            data = connection.stream_header(self) + data
+            fields = _STREAM_FIELDS if head.old else _CHUNKED_FIELDS
+            data = connection.site.prefix(200, fields, head) + b"\r\n" + data
         connection.transport.write(data)
         if last:
             self.connection = None
-            connection.finished()
+            connection.finished(head)
         return connection.drained()
 
 
@@ -2568,9 +2533,7 @@ class _HttpConnection(asyncio.Protocol):
         "held",
         "peer",
         "reply",
-        "scanned",
         "site",
-        "skip",
         "state",
         "task",
         "token",
@@ -2585,15 +2548,13 @@ class _HttpConnection(asyncio.Protocol):
         self.buffer = bytearray()
         self.state = _HEADER
         self.deadline = math.inf
-        self.head: _Head | None = None
+        self.head: _HttpHead | None = None
         self.token: str | None = None
         self.chunks: _Chunks | None = None
         self.reply: _ConnectionReply | None = None
         self.task: asyncio.Task[None] | None = None
         self.waiter: asyncio.Future[None] | None = None
         self.held = 0  # bytes of a body that is not complete
-        self.scanned = 0  # bytes of the buffer without an end of the header
-        self.skip = 0  # bytes of a refused body that are still to come
         self.unread = 0  # what waited for the client when it was last looked at
         self.peer: str | None = None
 
@@ -2603,7 +2564,7 @@ class _HttpConnection(asyncio.Protocol):
         self.transport = transport
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if peer else None
-        self._await(_HEADER, self.site.limits.header_seconds)
+        self._await(_HEADER)
         self.site.connections.add(self)
         limit = self.site.limits.connections
         if len(self.site.connections) > 2 * limit:
@@ -2613,7 +2574,7 @@ class _HttpConnection(asyncio.Protocol):
             self._refuse(_HttpRefusal(503, busy, ("Retry-After", "1")))
 
     def data_received(self, data: bytes) -> None:
-        if self.state == _CLOSING:
+        if self.state >= _REFUSED:
             return
         self.buffer += data
         if self.task is None:
@@ -2629,7 +2590,7 @@ class _HttpConnection(asyncio.Protocol):
         cancellation-04. Answers that are ready are still written.
         """
         self._cancel()
-        self._await(_CLOSING, self.site.limits.blocked_seconds)
+        self._await(_CLOSING)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.site.connections.discard(self)
@@ -2643,14 +2604,9 @@ class _HttpConnection(asyncio.Protocol):
         self.deadline = self.site.loop.time() + self.site.limits.blocked_seconds
 
     def resume_writing(self) -> None:
-        limits = self.site.limits
         self._wake()
-        if self.state == _CLOSING:
-            self._await(_CLOSING, limits.blocked_seconds)
-        elif self.state == _RUNNING:
-            self._await(_RUNNING, limits.keep_alive_seconds)
-        else:
-            self._await(self.state, limits.idle_seconds)
+        self._await(self.state)
+        if self.state < _RUNNING:
             self._advance()
 
     # --- reading --------------------------------------------------------------------
@@ -2660,101 +2616,79 @@ class _HttpConnection(asyncio.Protocol):
         if not self.transport.is_reading() and not self.transport.is_closing():
             self.transport.resume_reading()
         try:
-            while self.task is None and self.waiter is None and self.state != _CLOSING:
-                if self.head is None and not self._read_head():
-                    return
-                if self.head is not None and not self._read_body(self.head):
+            while not (self.task or self.waiter or self.state >= _REFUSED):
+                head = self.head or self._read_head()
+                if head is None or not self._read_body(head):
                     return
         except _HttpRefusal as refusal:
             self._refuse(refusal)
 
-    def _read_head(self) -> bool:
-        """Read a header block; False if it is not complete."""
-        buffer = self.buffer
-        if self.skip:
-            skipped = min(self.skip, len(buffer))
-            del buffer[:skipped]
-            self.skip -= skipped
-            if not self.skip:
-                self._await(_IDLE, self.site.limits.idle_seconds)
+    def _read_head(self) -> _HttpHead | None:
+        """Read a header block; None if it is not complete, or nothing follows it."""
+        buffer, site = self.buffer, self.site
         while buffer.startswith(b"\r\n"):  # RFC 9112 2.2
             del buffer[:2]
-        if not buffer:
-            return False
-        end = buffer.find(b"\r\n\r\n", max(0, self.scanned - 3))
+        end = buffer.find(b"\r\n\r\n")
         if end < 0:
-            self._wait_for_head()
-            return False
+            site.check_size(buffer)
+            if buffer.count(b"\n") > buffer.count(b"\r\n"):
+                raise _HttpRefusal(400, "A line must end with CR and LF")
+            if buffer and self.state == _IDLE:
+                self._await(_HEADER)
+            return None
         block = bytes(buffer[: end + 4])
         del buffer[: end + 4]
-        self.scanned = 0
-        head, self.token = self.site.read_head(block)
-        answer = self.site.endpoint.gate(head.rules, self.token)
-        self.head = head
-        if answer is not None:
-            self._answer_early(head, answer)
-        return True
+        head, self.token = site.read_head(block)
+        answer = site.endpoint.gate(head, self.token)
+        if answer is None:
+            self.head = head
+            return head
+        # It needs no body, which is skipped, or the connection closed.
+        close = head.close or head.expects or answer.status in (400, 413)
+        close = close or not 0 <= head.length <= _DRAIN_BYTES
+        self.head = head = head._replace(answer=answer, close=close)
+        self.write_answer(head, answer)
+        if not close:
+            return head
+        self._linger(_REFUSED)
+        return None
 
-    def _wait_for_head(self) -> None:
-        limits, buffer = self.site.limits, self.buffer
-        if _BARE_LF.search(buffer, self.scanned):
-            raise _HttpRefusal(400, "A line must end with CR and LF")
-        if len(buffer) > limits.request_line and buffer.find(b"\n") < 0:
-            raise _HttpRefusal(414, f"At most {limits.request_line} bytes")
-        if len(buffer) > limits.header_bytes:
-            raise _HttpRefusal(431, f"A header has at most {limits.header_bytes} bytes")
-        self.scanned = len(buffer)
-        if self.state == _IDLE:
-            self._await(_HEADER, limits.header_seconds)
-
-    def _answer_early(self, head: _Head, answer: _HttpAnswer) -> None:
-        """Answer without the body; it is skipped, or the connection closed."""
-        keep = 0 <= head.length <= _DRAIN_BYTES and not (head.expects or head.close)
-        keep = keep and answer.status not in (400, 413)
-        if not keep:
-            self.head = head = head._replace(close=True)
-        self.write_answer(answer)
-        self.head = None
-        self.skip = max(0, head.length)
-        if not keep:
-            self._linger(_LINGER_SECONDS)
-        elif self.skip:
-            self._await(_BODY, self.site.limits.body_seconds)
-        else:
-            self._await(_IDLE, self.site.limits.idle_seconds)
-
-    def _read_body(self, head: _Head) -> bool:
+    def _read_body(self, head: _HttpHead) -> bool:
         """Read a body and start its task; False if it is not complete."""
         buffer = self.buffer
         if head.length < 0:
             self.chunks = self.chunks or _Chunks(self.site.endpoint)
-            if not self.chunks.feed(buffer):
-                self._wait_for_body(head)
-                return False
-            body = bytes(self.chunks.data)
-            self.chunks = None
-        elif len(buffer) < head.length:
+            complete = self.chunks.feed(buffer)
+        else:
+            complete = len(buffer) >= head.length
+        if not complete:
             self._wait_for_body(head)
             return False
+        if self.chunks:
+            body = bytes(self.chunks.data)
+            self.chunks = None
         else:
             body = bytes(buffer[: head.length])
             del buffer[: head.length]
         self._hold(0)
-        self.state = _RUNNING
-        self.deadline = math.inf
-        self.reply = reply = _ConnectionReply(self, head)
+        if head.answer is not None:
+            self.head = None
+            self._await(_IDLE)
+            return True
+        self._await(_RUNNING)
+        self.reply = reply = _ConnectionReply(head, self)
         running = self._run(reply, self.token, body)
         self.task = self.site.loop.create_task(running)
         return True
 
-    def _wait_for_body(self, head: _Head) -> None:
+    def _wait_for_body(self, head: _HttpHead) -> None:
         self._hold(len(self.buffer) + len(self.chunks.data if self.chunks else b""))
         if self.site.held > self.site.limits.waiting_bytes:
             busy = Overloaded("Too many requests are being received")
             raise _HttpRefusal(503, busy, ("Retry-After", "1"))
         if self.state == _BODY:
             return
-        self._await(_BODY, self.site.limits.body_seconds)
+        self._await(_BODY)
         if head.expects and not self.buffer:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -2780,26 +2714,12 @@ class _HttpConnection(asyncio.Protocol):
 
     # --- writing --------------------------------------------------------------------
 
-    def write_answer(self, answer: _HttpAnswer) -> None:
+    def write_answer(self, head: _HttpHead, answer: _HttpAnswer) -> None:
         """Write an answer with one call."""
-        head = self.head
-        close = self.site.ending or head is None or head.close
-        prefix = self.site.prefix(answer.status, answer.fields, close)
-        if answer.status == 204:
-            self.transport.write(prefix + b"\r\n")
-            return
-        body = b"" if head is not None and head.bodiless else answer.body
-        size = len(answer.body)
-        self.transport.write(b"%bContent-Length: %d\r\n\r\n%b" % (prefix, size, body))
-
-    def stream_header(self, reply: _ConnectionReply) -> bytes:
-        """Return the header of a stream, which starts now."""
-        self._await(_RUNNING, self.site.limits.keep_alive_seconds)
-        fields = _STREAM_FIELDS + reply.head.fields
-        if not reply.old:
-            fields = (*fields, ("Transfer-Encoding", "chunked"))
-        close = self.site.ending or self.head is None or self.head.close
-        return self.site.prefix(200, fields, close) + b"\r\n"
+        status, fields, body = answer
+        prefix = self.site.prefix(status, fields, head)
+        size = b"" if status == 204 else b"Content-Length: %d\r\n" % len(body)
+        self.transport.write(prefix + size + b"\r\n" + (b"" if head.bodiless else body))
 
     def drained(self) -> Awaitable[None]:
         """Return something to await: the client has read enough for more."""
@@ -2807,42 +2727,43 @@ class _HttpConnection(asyncio.Protocol):
             return _DONE
         return asyncio.shield(self.waiter)
 
-    def finished(self) -> None:
+    def finished(self, head: _HttpHead) -> None:
         """Go on after an answer."""
-        head, self.head, self.reply = self.head, None, None
+        self.head = self.reply = None
         if self.site.ending:
             self.close()
-        elif head is None or head.close:
-            self._linger(self.site.limits.blocked_seconds)
+        elif head.close:
+            self._linger(_CLOSING)
         else:
-            self._await(_IDLE, self.site.limits.idle_seconds)
+            self._await(_IDLE)
 
     def _refuse(self, refusal: _HttpRefusal) -> None:
-        """Answer what cannot be read on, and close."""
-        self.head = None
-        self.write_answer(refusal.answer())
-        self._linger(_LINGER_SECONDS)
+        """Answer what cannot be read on, unless it was answered already, and close."""
+        head = self.head or _HttpHead({})
+        if head.answer is None:
+            self.write_answer(head._replace(close=True), refusal.answer)
+        self._linger(_REFUSED)
 
-    def _linger(self, seconds: float) -> None:
+    def _linger(self, state: int) -> None:
         """Close so that the client can read the answer: unread input would reset it.
 
         What still comes is thrown away until the client closes; with TLS there is no
         other way to say that we are done than to close.
         """
         self.buffer.clear()
-        self.chunks = None
+        self.head = self.chunks = None
         self._hold(0)
-        self._await(_CLOSING, seconds)
+        self._await(state)
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        elif seconds > _LINGER_SECONDS:
+        elif state == _CLOSING:
             self.transport.close()
 
     # --- the end --------------------------------------------------------------------
 
     def close(self) -> None:
         """Close when everything is written."""
-        self._await(_CLOSING, self.site.limits.blocked_seconds)
+        self._await(_CLOSING)
         self.transport.close()
 
     def _cancel(self) -> None:
@@ -2857,10 +2778,10 @@ class _HttpConnection(asyncio.Protocol):
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def _await(self, state: int, seconds: float) -> None:
+    def _await(self, state: int) -> None:
         self.state = state
         if self.waiter is None:
-            self.deadline = self.site.loop.time() + seconds
+            self.deadline = self.site.loop.time() + self.site.patience[state]
 
     def expire(self, now: float) -> None:
         """Act on a deadline that has passed."""
@@ -2873,13 +2794,12 @@ class _HttpConnection(asyncio.Protocol):
             self.unread = size
             self.deadline = now + self.site.limits.blocked_seconds
         elif self.state == _RUNNING:
-            self.deadline = math.inf
+            self._await(_RUNNING)
             if self.reply is not None and self.reply.started:
-                self.deadline = now + self.site.limits.keep_alive_seconds
                 self.reply.part(_KEEP_ALIVE)
-        elif self.state == _CLOSING:
+        elif self.state >= _REFUSED:
             self.transport.abort()
-        elif self.state == _IDLE or self.skip or not (self.buffer or self.head):
+        elif self.state == _IDLE or not (self.buffer or self.head):
             self.close()
         else:
             self._refuse(_HttpRefusal(408, "The request took too long to arrive"))
@@ -2890,7 +2810,15 @@ class _HttpSite:
 
     def __init__(self, endpoint: _HttpEndpoint, loopback: bool) -> None:
         self.endpoint = endpoint
-        self.limits = endpoint.limits
+        self.limits = limits = endpoint.limits
+        self.patience = (  # seconds, by what a connection is doing
+            limits.idle_seconds,
+            limits.header_seconds,
+            limits.body_seconds,
+            limits.keep_alive_seconds,
+            _LINGER_SECONDS,
+            limits.blocked_seconds,
+        )
         self.loopback = loopback
         self.loop = asyncio.get_running_loop()
         self.context = contextvars.copy_context()
@@ -2898,11 +2826,11 @@ class _HttpSite:
         self.held = 0  # bytes of bodies that are not complete
         self.ending = False
         self.grammar = _grammar()
-        self.memo: dict[bytes, _Head] = {}
+        self.memo: dict[bytes, _HttpHead] = {}
         self.prefixes: dict[tuple[int, _Fields, bool], bytes] = {}
         self.date = self.grammar.now()
 
-    def read_head(self, block: bytes) -> tuple[_Head, str | None]:
+    def read_head(self, block: bytes) -> tuple[_HttpHead, str | None]:
         """Parse a header block, or remember it; returns also the Authorization value.
 
         Credentials are cut out before: they are never remembered. Raises _HttpRefusal.
@@ -2910,39 +2838,37 @@ class _HttpSite:
         found = self.memo.get(block)
         if found is not None:
             return found, None
-        self._check_size(block)
-        given = _CREDENTIALS.findall(block)
+        self.check_size(block)
+        given = re.findall(_CREDENTIALS, block)
         if given:
-            block = _CREDENTIALS.sub(b"", block)
+            block = re.sub(_CREDENTIALS, b"", block)
             found = self.memo.get(block)
         if len(given) > 1:
             raise _HttpRefusal(400, "authorization occurs more than once")
         if found is None:
             found = self._parse(block)
-            secret = not _SECRET_FIELDS.isdisjoint(found.rules.headers)
+            secret = not _SECRET_FIELDS.isdisjoint(found.headers)
             if len(block) <= _HEAD_MEMO_BYTES and not secret:
                 if len(self.memo) >= _HEAD_MEMO:
                     self.memo.clear()
                 self.memo[block] = found
         return found, given[0].decode("latin-1").strip(" \t") if given else None
 
-    def _check_size(self, block: bytes) -> None:
-        limits = self.limits
-        if block.find(b"\n") > limits.request_line:
+    def check_size(self, block: bytes | bytearray) -> None:
+        """Refuse a header block, complete or not, that is over a limit."""
+        limits, line = self.limits, block.find(b"\n")
+        if (line if line >= 0 else len(block)) > limits.request_line:
             raise _HttpRefusal(414, f"At most {limits.request_line} bytes")
         if len(block) > limits.header_bytes:
             raise _HttpRefusal(431, f"A header has at most {limits.header_bytes} bytes")
         if block.count(b"\n") - 2 > limits.header_count:
-            raise _HttpRefusal(
-                431, f"A header has at most {limits.header_count} fields"
-            )
+            message = f"A header has at most {limits.header_count} fields"
+            raise _HttpRefusal(431, message)
 
-    def _parse(self, block: bytes) -> _Head:
-        if not _HEAD_GRAMMAR.fullmatch(block):
+    def _parse(self, block: bytes) -> _HttpHead:
+        if not re.fullmatch(_HEAD_GRAMMAR, block):
             raise _HttpRefusal(400, "The request line or a header field is malformed")
         parsed = self.grammar(block)
-        if parsed.refusal:
-            raise _HttpRefusal(*parsed.refusal)
         # http.server drops everything after a line that it cannot read
         if len(parsed.headers) != block.count(b"\n") - 2:
             raise _HttpRefusal(400, "A header field is malformed")
@@ -2950,41 +2876,40 @@ class _HttpSite:
         old = parsed.request_version == "HTTP/1.0"
         length = _body_length(fields, old)
         path, _, query = _origin_form(parsed.path, fields).partition("?")
-        rules = self.endpoint.admit(parsed.command, path, query, fields, self.loopback)
-        options = rules.headers.get("connection", "").lower()
-        return _Head(
-            rules=rules,
+        method = parsed.command
+        head = self.endpoint.admit(method, path, query, fields, self.loopback)
+        options = head.headers.get("connection", "").lower()
+        return head._replace(
             length=length,
-            expects="expect" in rules.headers and not old,
+            expects="expect" in head.headers and not old,
             close=old or "close" in re.split(r"[ \t,]+", options),
             old=old,
-            bodiless=parsed.command == "HEAD",
+            bodiless=method == "HEAD",
         )
 
-    def prefix(self, status: int, fields: _Fields, close: bool) -> bytes:
+    def prefix(self, status: int, fields: _Fields, head: _HttpHead) -> bytes:
         """Return status line and fields, remembered while the date is right."""
-        found = self.prefixes.get((status, fields, close))
+        key = status, fields + head.fields, head.close or self.ending
+        found = self.prefixes.get(key)
         if found is None:
             phrase = self.grammar.responses[status][0]
             lines = [f"HTTP/1.1 {status} {phrase}", f"Date: {self.date}"]
-            lines += [f"{name}: {value}" for name, value in fields]
-            if close:
+            lines += [f"{name}: {value}" for name, value in key[1]]
+            if key[2]:
                 lines.append("Connection: close")
             found = "".join(line + "\r\n" for line in lines).encode("latin-1")
             if len(self.prefixes) >= _HEAD_MEMO:
                 self.prefixes.clear()
-            self.prefixes[status, fields, close] = found
+            self.prefixes[key] = found
         return found
 
     async def watch(self) -> None:
         """Act on deadlines: one timer for all connections."""
-        limits = self.limits
-        patience = min(limits.header_seconds, limits.body_seconds, limits.idle_seconds)
-        patience = min(patience, limits.blocked_seconds, limits.keep_alive_seconds)
+        pause = min(1.0, max(0.01, min(self.patience) / 2))
         while True:
             self.date = self.grammar.now()
             self.prefixes.clear()
-            await asyncio.sleep(max(0.01, min(1.0, patience / 4)))
+            await asyncio.sleep(pause)
             now = self.loop.time()
             for connection in list(self.connections):
                 if connection.deadline <= now:
@@ -2999,7 +2924,7 @@ class _HttpSite:
             for connection in list(self.connections):
                 if connection.task is None:
                     connection.close()
-            await self._until_gone(self.limits.shutdown_seconds)
+            await _until(lambda: not self.connections, self.limits.shutdown_seconds)
         finally:
             tasks = [one.task for one in self.connections if one.task is not None]
             for task in tasks:
@@ -3010,10 +2935,13 @@ class _HttpSite:
             await asyncio.wait(tasks, timeout=self.limits.shutdown_seconds)
         await asyncio.sleep(0)  # lets the sockets be closed
 
-    async def _until_gone(self, seconds: float) -> None:
-        end = self.loop.time() + seconds
-        while self.connections and self.loop.time() < end:
-            await asyncio.sleep(0.01)
+
+async def _until(done: Callable[[], bool], seconds: float) -> None:
+    """Wait for something that nobody announces, so many seconds at the most."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not done():
+                await asyncio.sleep(0.01)
 
 
 def _origin_form(target: str, fields: Sequence[tuple[str, str]]) -> str:
@@ -3028,17 +2956,20 @@ def _origin_form(target: str, fields: Sequence[tuple[str, str]]) -> str:
 
 def _body_length(fields: Sequence[tuple[str, str]], old: bool) -> int:
     """Return the length of the body, -1 for chunks; refuse what is ambiguous."""
-    lengths = [value for name, value in fields if name == "content-length"]
-    codings = [value for name, value in fields if name == "transfer-encoding"]
-    if len(lengths) + len(codings) > 1:
+    framing = ("content-length", "transfer-encoding")
+    given = [field for field in fields if field[0] in framing]
+    if not given:
+        return 0
+    if len(given) > 1:
         raise _HttpRefusal(400, "The length of the body is given more than once")
-    if codings and codings[0].lower() != "chunked":
+    name, value = given[0]
+    if name == "content-length":
+        return _digits(value)
+    if value.lower() != "chunked":
         raise _HttpRefusal(501, "Transfer-Encoding can only be chunked")
-    if codings and old:
+    if old:
         raise _HttpRefusal(400, "HTTP/1.0 has no Transfer-Encoding")
-    if codings:
-        return -1
-    return _digits(lengths[0]) if lengths else 0
+    return -1
 
 
 def _digits(length: str) -> int:
@@ -3050,33 +2981,26 @@ def _digits(length: str) -> int:
     return int(length)
 
 
-@functools.cache
 def _grammar() -> Any:
     """Return the class that parses a header block; http.server is imported here."""
+    import email.utils
     import http.server
     import io
 
     class Grammar(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
         def __init__(self, block: bytes) -> None:
-            self.refusal: tuple[int, str] | None = None
             self.rfile = io.BytesIO(block)
             self.raw_requestline = self.rfile.readline()
-            if self.parse_request() and self.request_version < "HTTP/1.0":
-                self.refusal = 505, "HTTP/1.1 is spoken here"
+            self.parse_request()
 
         def send_error(
             self, code: int, message: str | None = None, explain: str | None = None
         ) -> None:
-            self.refusal = int(code), message or ""
+            raise _HttpRefusal(int(code), message or "")
 
-        def handle_expect_100(self) -> bool:
-            return True
-
-        @classmethod
-        def now(cls) -> str:
-            return cls.date_time_string(cls.__new__(cls))
+        @staticmethod
+        def now() -> str:
+            return email.utils.formatdate(usegmt=True)
 
     return Grammar
 
@@ -3102,12 +3026,7 @@ async def serve_http(
     `allowed_hosts` says which.
     """
     endpoint = _HttpEndpoint(
-        server,
-        path=path,
-        allowed_hosts=allowed_hosts,
-        allowed_origins=allowed_origins,
-        limits=limits,
-        verifier=verifier,
+        server, path, allowed_hosts, allowed_origins, limits, verifier
     )
     # http-05: SHOULD bind only to localhost when running locally, hence the default
     loopback = _is_loopback(host)
@@ -3171,22 +3090,13 @@ def asgi_app(
     and connections are the ASGI server's. Streams end when the lifespan does; a server
     that waits for connections first needs a limit (uvicorn: timeout_graceful_shutdown).
     """
-    return _AsgiApp(
-        _HttpEndpoint(
-            server,
-            path=path,
-            allowed_hosts=allowed_hosts,
-            allowed_origins=allowed_origins,
-            limits=limits,
-            verifier=verifier,
-        )
-    )
+    return _AsgiApp(server, path, allowed_hosts, allowed_origins, limits, verifier)
 
 
 class _AsgiReply(_HttpReply):
     """A reply that goes out as ASGI events."""
 
-    __slots__ = ("lock", "patience", "transmit", "watch")
+    __slots__ = ("ended", "lock", "patience", "transmit", "watch")
 
     def __init__(self, head: _HttpHead, transmit: _Transmit, patience: float) -> None:
         super().__init__(head)
@@ -3194,44 +3104,41 @@ class _AsgiReply(_HttpReply):
         self.patience = patience
         self.watch: asyncio.Future[None] | None = None
         self.lock = asyncio.Lock()  # a comment must not cut an event in two
+        self.ended = False
 
     async def whole(self, answer: _HttpAnswer) -> None:
-        async with self.lock:
-            size = ("Content-Length", str(len(answer.body)))
-            fields = answer.fields + (() if answer.status == 204 else (size,))
-            await self._start(answer.status, fields)
-            await self._body(answer.body, more=False)
+        status, fields, body = answer
+        if status != 204:
+            fields = (*fields, ("Content-Length", str(len(body))))
+        await self._give(body, True, status, fields)
 
     async def part(self, data: bytes, last: bool = False) -> None:
-        async with self.lock:
-            if not self.started:
-                self.started = True
-                await self._start(200, _STREAM_FIELDS + self.head.fields)
-            await self._body(data, more=not last)
+        await self._give(data, last, 200, _STREAM_FIELDS)
 
-    async def _start(self, status: int, fields: _Fields) -> None:
-        raw = [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in fields]
-        start = {"type": "http.response.start", "status": status, "headers": raw}
-        await self._give(start)
-
-    async def _body(self, data: bytes, more: bool) -> None:
-        event = {"type": "http.response.body", "body": data, "more_body": more}
-        await self._give(event)
-
-    async def _give(self, event: dict[str, Any]) -> None:
+    async def _give(
+        self, data: bytes, last: bool, status: int, fields: _Fields
+    ) -> None:
+        """Transmit a part of the answer, before the first one status and fields."""
+        body = {"type": "http.response.body", "body": data, "more_body": not last}
         try:
-            async with asyncio.timeout(self.patience):
-                await self.transmit(event)
+            async with self.lock, asyncio.timeout(self.patience):
+                if self.ended:  # a comment that came too late
+                    return
+                self.ended = last
+                if not self.started:
+                    self.started = True
+                    fields += self.head.fields
+                    raw = [(k.lower().encode(), v.encode("latin-1")) for k, v in fields]
+                    start = {"type": "http.response.start", "status": status}
+                    await self.transmit({**start, "headers": raw})
+                await self.transmit(body)
         except OSError:  # TimeoutError is one: who does not read counts as gone
             if self.watch is not None:
                 self.watch.cancel()
 
 
-class _AsgiApp:
+class _AsgiApp(_HttpEndpoint):
     """The ASGI application."""
-
-    def __init__(self, endpoint: _HttpEndpoint) -> None:
-        self.endpoint = endpoint
 
     async def __call__(
         self, scope: dict[str, Any], receive: _Receive, send: _Transmit
@@ -3244,37 +3151,29 @@ class _AsgiApp:
             raise ValueError(f"ASGI scope {scope['type']!r} is not served here")
 
     async def _lifespan(self, receive: _Receive, send: _Transmit) -> None:
-        while True:
-            event = await receive()
-            if event["type"] == "lifespan.shutdown":
-                _end_streams(self.endpoint.exchange)
-                await self._until_ended(self.endpoint.limits.shutdown_seconds)
-            await send({"type": event["type"] + ".complete"})
-            if event["type"] == "lifespan.shutdown":
-                return
-
-    async def _until_ended(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while any(self.endpoint.running.values()):
-                    await asyncio.sleep(0.01)
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()  # the shutdown
+        _end_streams(self.exchange)
+        running = self.running.values()
+        await _until(lambda: not any(running), self.limits.shutdown_seconds)
+        await send({"type": "lifespan.shutdown.complete"})
 
     async def _http(
         self, scope: dict[str, Any], receive: _Receive, send: _Transmit
     ) -> None:
-        endpoint, limits = self.endpoint, self.endpoint.limits
         head, token = self._admit(scope)
-        reply = _AsgiReply(head, send, limits.blocked_seconds)
-        answer = endpoint.gate(head, token)
+        reply = _AsgiReply(head, send, self.limits.blocked_seconds)
+        answer = self.gate(head, token)
         try:
-            body = b"" if answer else await self._body(receive)
+            body = None if answer else await self._body(receive)
         except _HttpRefusal as refusal:
-            answer = refusal.answer(head.fields)
+            answer = refusal.answer
         if answer is not None:
             await reply.whole(answer)
         elif body is not None:
             client = scope.get("client")
-            work = endpoint.respond(reply, token, body, client and str(client[0]))
+            work = self.respond(reply, token, body, client and str(client[0]))
             del body
             await self._attend(reply, asyncio.ensure_future(work), receive)
 
@@ -3283,26 +3182,25 @@ class _AsgiApp:
             (name.decode("latin-1").lower(), value.decode("latin-1").strip(" \t"))
             for name, value in scope["headers"]
         ]
-        path, root = scope["path"], scope.get("root_path", "").rstrip("/")
-        if path == root or path.startswith(root + "/"):
-            path = path[len(root) :]
+        root = scope.get("root_path", "").rstrip("/")
+        path = scope["path"].removeprefix(root)
         query = scope.get("query_string", b"").decode("latin-1")
         loopback = _is_loopback((scope.get("server") or ("",))[0])
-        head = self.endpoint.admit(scope["method"], path, query, fields, loopback)
+        head = self.admit(scope["method"], path, query, fields, loopback)
         return head, dict(fields).get("authorization")
 
     async def _body(self, receive: _Receive) -> bytes | None:
         """Read the body; None if the client is gone."""
-        body, limits = bytearray(), self.endpoint.limits
+        body = bytearray()
         try:
-            async with asyncio.timeout(limits.body_seconds):
+            async with asyncio.timeout(self.limits.body_seconds):
                 while True:
                     event = await receive()
                     if event["type"] == "http.disconnect":
                         return None
                     body += event.get("body", b"")
-                    if len(body) > limits.body_bytes:
-                        raise self.endpoint.too_large()
+                    if len(body) > self.limits.body_bytes:
+                        raise self.too_large()
                     if not event.get("more_body"):
                         return bytes(body)
         except TimeoutError:
@@ -3313,14 +3211,15 @@ class _AsgiApp:
     ) -> None:
         """Wait for the answer; a disconnect cancels it. Keeps quiet streams alive."""
         reply.watch = watch = asyncio.ensure_future(_disconnected(receive))
-        patience = self.endpoint.limits.keep_alive_seconds
+        patience, done = self.limits.keep_alive_seconds, set[Any]()
+        either, first = {work, watch}, asyncio.FIRST_COMPLETED
         try:
-            while not work.done() and not watch.done():
-                either = {work, watch}
-                first = asyncio.FIRST_COMPLETED
-                await asyncio.wait(either, timeout=patience, return_when=first)
-                if reply.started and not work.done() and not watch.done():
+            while not done:
+                if reply.started:
                     await reply.part(_KEEP_ALIVE)
+                done, _ = await asyncio.wait(
+                    either, timeout=patience, return_when=first
+                )
         finally:
             # http-23, cancellation-04: MUST be treated as cancellation
             work.cancel()

@@ -27,6 +27,7 @@ import argparse
 import asyncio
 import collections
 import copy
+import functools
 import gc
 import json
 import logging
@@ -1244,11 +1245,12 @@ class HttpFuzz:
         self.seed = seed
         self.executed: list[str] = []
         self.server = build(self.executed)
-        endpoint = mcp_ref._HttpEndpoint(self.server, limits=LIMITS)
+        make = functools.partial(
+            mcp_ref._HttpEndpoint, self.server, "/mcp", (), (), LIMITS
+        )
         principal = mcp_ref.Principal("fuzz")
         verifier = mcp_ref.static_tokens({CREDENTIALS[7:].decode(): principal})
-        guarding = mcp_ref._HttpEndpoint(self.server, limits=LIMITS, verifier=verifier)
-        self.sites = [mcp_ref._HttpSite(one, True) for one in (endpoint, guarding)]
+        self.sites = [mcp_ref._HttpSite(make(one), True) for one in (None, verifier)]
         self.outcomes: collections.Counter[str] = collections.Counter()
         self.port = 0
 

@@ -188,12 +188,8 @@ MUTANTS = [
     M(
         "B9 http-03",
         "a bad Origin is answered 400",
-        '            message = f"Origin {name!r} is not in the option '
-        'allowed_origins"\n'
-        "            raise _HttpRefusal(403",
-        '            message = f"Origin {name!r} is not in the option '
-        'allowed_origins"\n'
-        "            raise _HttpRefusal(400",
+        ' is not in the option allowed_origins"\n            raise _HttpRefusal(403',
+        ' is not in the option allowed_origins"\n            raise _HttpRefusal(400',
         "HttpRules.test_an_origin_is_parsed_and_a_wrong_one_refused",
     ),
     M(
@@ -207,23 +203,22 @@ MUTANTS = [
     M(
         "B10",
         "Host is not looked at, Origin is",
-        '        if not loopback or found[1].lower().strip("[]") not '
-        "in LOOPBACK_HOSTS:",
+        "        if not listed and (loopback or self.allowed_hosts):",
         "        if False:",
         "HttpRules.test_elsewhere_every_host_passes_unless_some_are_listed",
     ),
     M(
         "B11 http-13",
         "an accepted notification is answered 200",
-        "_HttpAnswer(202, head.fields)",
-        "_HttpAnswer(200, head.fields)",
+        "_HttpAnswer(202, ())",
+        "_HttpAnswer(200, ())",
         "HttpRules.test_a_notification_is_202_without_body",
     ),
     M(
         "B11 http-14",
         "a refused notification is answered 202",
         '            response = error_response(getattr(error, "id", None), error)\n',
-        "            await reply.whole(_HttpAnswer(202, head.fields))\n"
+        "            await reply.whole(_HttpAnswer(202, ()))\n"
         "            return\n",
         "HttpRules.test_a_body_that_is_not_one_message_is_400",
     ),
