@@ -1451,7 +1451,7 @@ def decode_header_value(text: str) -> str:
     # http-52: the markers are case-sensitive
     if _is_sentinel(text):
         inner = text[len(BASE64_PREFIX) : -len(BASE64_SUFFIX)]
-        raw = base64.b64decode(inner, validate=True)
+        raw = base64.b64decode(inner)  # the comparison sees what this leaves out
         if base64.b64encode(raw).decode() != inner:
             raise ValueError("its Base64 is not in canonical form")
         return raw.decode("utf-8")
@@ -1480,9 +1480,8 @@ def check_headers(request: Request, names: Mapping[str, str]) -> None:
     source = names.get(request.method)
     mirrored = params.get(source) if source else None
     if isinstance(mirrored, str):
-        name = headers.get("mcp-name")
         # http-54, http-70: MUST be decoded before it is compared
-        _compare("Mcp-Name", name and _decoded("Mcp-Name", name), mirrored)
+        _compare("Mcp-Name", _decoded("Mcp-Name", headers), mirrored)
 
 
 def _compare(name: str, header: str | None, body: str) -> None:
@@ -1496,9 +1495,10 @@ def _difference(name: str, header: str | None, body: str) -> HeaderMismatch:
     return _mismatch(f"{name} {found}, the body says {body[:100]!r}")
 
 
-def _decoded(name: str, text: str) -> str:
+def _decoded(name: str, headers: Mapping[str, str]) -> str | None:
+    text = headers.get(name.lower())
     try:
-        return decode_header_value(text)
+        return None if text is None else decode_header_value(text)
     except ValueError as error:
         raise _mismatch(f"{name} cannot be read: {error}") from None
 
@@ -1588,8 +1588,7 @@ def check_mirrored(
     """
     for parameter in parameters:
         name = f"Mcp-Param-{parameter.name}"
-        header = headers.get(name.lower())
-        text = None if header is None else _decoded(name, header)
+        text = _decoded(name, headers)
         value = parameter.value(arguments)
         # http-63, http-64: null or absent: the header is not expected
         # http-62, http-65: given: the header MUST be there and match
@@ -1605,7 +1604,7 @@ def _same(kind: str, text: str | None, value: JSON) -> bool:
         # http-42, tools-27: integers MUST be within the safe range
         plain = re.fullmatch(_HEADER_INTEGER, text)
         return bool(plain) and abs(value) <= SAFE_INTEGER and float(text) == value
-    return isinstance(value, (str, bool, int)) and text == _header_text(value)
+    return isinstance(value, (str, int)) and text == _header_text(value)
 
 
 # --- plain functions in threads -------------------------------------------------------
@@ -2023,6 +2022,7 @@ _SINGLETONS = frozenset(
         "expect",
         "host",
         "origin",
+        "transfer-encoding",
     }
 )
 # Patterns that only an HTTP server needs are compiled when it first uses them.
@@ -2074,7 +2074,7 @@ class _HttpAnswer(NamedTuple):
     """A whole answer; the transport adds what all have, such as CORS and the date."""
 
     status: int
-    fields: _Fields
+    fields: _Fields = ()
     body: bytes = b""
 
 
@@ -2098,7 +2098,9 @@ class _HttpHead(NamedTuple):
     """What request line and header fields say; shared by requests that say the same."""
 
     headers: Mapping[str, str]
-    """Lower-case name -> value, without Authorization, which is the verifier's."""
+    """Lower-case name -> value, without Authorization."""
+    token: str | None = None
+    """The value of Authorization, for the verifier alone."""
     json: bool = True
     """The client takes a JSON answer."""
     stream: bool = True
@@ -2128,12 +2130,10 @@ class _HttpReply:
         self.head = head
         self.started = False
 
-    def whole(self, answer: _HttpAnswer) -> Awaitable[None]:
-        """Send a whole answer."""
-        raise NotImplementedError
-
-    def part(self, data: bytes, last: bool = False) -> Awaitable[None]:
-        """Send a part of a stream, before the first one the header."""
+    def write(
+        self, status: int, fields: _Fields, body: bytes, last: bool = True
+    ) -> Awaitable[None]:
+        """Send a whole answer, or with _STREAM_FIELDS the next part of a stream."""
         raise NotImplementedError
 
     def send(self, message: JSON) -> Awaitable[None]:
@@ -2143,7 +2143,7 @@ class _HttpReply:
         """
         if not self.head.stream:
             return _DONE
-        return self.part(_event(encode(message)))
+        return self.write(200, _STREAM_FIELDS, _event(encode(message)), last=False)
 
 
 _DONE = _Done()
@@ -2192,8 +2192,7 @@ class _HttpEndpoint:
     ) -> _HttpHead:
         """Check everything that does not need the body.
 
-        `fields` are (lower-case name, value); `loopback` tells that the server is bound
-        to a loopback address.
+        `loopback` tells that the server is bound to a loopback address.
         """
         headers: dict[str, str] = {}
         cors: _Fields = ()
@@ -2206,9 +2205,10 @@ class _HttpEndpoint:
                 answer = self._route(method, path, query, headers)
         except _HttpRefusal as refusal:
             answer = refusal.answer
-        headers.pop("authorization", None)
+        token = headers.pop("authorization", None)
         json, stream = _accepted(headers.get("accept", "*/*").lower())
-        return _HttpHead(types.MappingProxyType(headers), json, stream, cors, answer)
+        shown = types.MappingProxyType(headers)
+        return _HttpHead(shown, token, json, stream, cors, answer)
 
     def _check_host(self, host: str, loopback: bool) -> None:
         """Refuse names that are not ours: a DNS rebinding page sends its own."""
@@ -2289,41 +2289,37 @@ class _HttpEndpoint:
         """Return the refusal of a body that is too long."""
         return _HttpRefusal(413, f"A body has at most {self.limits.body_bytes} bytes")
 
-    def gate(self, head: _HttpHead, token: str | None) -> _HttpAnswer | None:
+    def gate(self, head: _HttpHead) -> _HttpAnswer | None:
         """Return the answer that needs no body, if there is one."""
-        if head.answer is None and self.authorization and token is None:
+        if head.answer is None and self.authorization and head.token is None:
             return self.authorization.unauthorized().answer
         return head.answer
 
     # --- body -------------------------------------------------------------------------
 
-    async def respond(
-        self, reply: _HttpReply, token: str | None, body: bytes, peer: str | None
-    ) -> None:
-        """Answer a POST; raises nothing but CancelledError.
-
-        `token` is the value of Authorization.
-        """
+    async def respond(self, reply: _HttpReply, body: bytes, peer: str | None) -> None:
+        """Answer a POST; raises nothing but CancelledError."""
         head, principal = reply.head, None
         try:
             if self.authorization is not None:
-                principal = await self.authorization.principal(token)
+                principal = await self.authorization.principal(head.token)
             message = read_message(
                 decode(body), headers=head.headers, principal=principal, peer=peer
             )
             del body
             if isinstance(message, Notification):
                 # http-13: MUST be 202 with no body
-                await reply.whole(_HttpAnswer(202, ()))
-                return
-            response = await self._exchange(message, reply)
+                answer = _HttpAnswer(202)
+            else:
+                answer = self._answer(await self._exchange(message, reply), reply)
         except _HttpRefusal as refusal:
-            await reply.whole(refusal.answer)
-            return
+            answer = refusal.answer
         except McpError as error:
             # http-14: MUST be an error status
-            response = error_response(getattr(error, "id", None), error)
-        await self._finish(reply, response)
+            answer = self._answer(
+                error_response(getattr(error, "id", None), error), reply
+            )
+        await reply.write(*answer)
 
     async def _exchange(self, request: Request, reply: _HttpReply) -> JSON:
         """Run the Exchange if there is room for one more."""
@@ -2341,16 +2337,16 @@ class _HttpEndpoint:
         finally:
             self.running[kind] -= 1
 
-    def _finish(self, reply: _HttpReply, response: JSON) -> Awaitable[None]:
-        """Send the response. http-16: MUST be JSON or an SSE stream."""
+    def _answer(self, response: JSON, reply: _HttpReply) -> _HttpAnswer:
+        """Write the response. http-16: MUST be JSON or an SSE stream."""
         data, response = encode_response(response)
         status, fields = 200, _JSON_FIELDS
         if "error" in response:
             status, fields = self._error_fields(response["error"])
         if reply.started or (status == 200 and not reply.head.json):
             # http-21: the response SHOULD terminate the stream
-            return reply.part(_event(data), last=True)
-        return reply.whole(_HttpAnswer(status, fields, data))
+            return _HttpAnswer(200, _STREAM_FIELDS, _event(data))
+        return _HttpAnswer(status, fields, data)
 
     def _error_fields(self, error: JSON) -> tuple[int, _Fields]:
         """Return status and fields for a JSON-RPC error."""
@@ -2368,7 +2364,8 @@ class _HttpEndpoint:
 
 def _collect(fields: Iterable[tuple[str, str]], headers: dict[str, str]) -> None:
     """Fill `headers`; a field that two parties could read differently is refused."""
-    for name, value in fields:
+    for field_name, text in fields:
+        name, value = field_name.lower(), text.strip(" \t")
         if name not in headers:
             headers[name] = value
         elif name.startswith("mcp-"):
@@ -2434,7 +2431,7 @@ _CREDENTIALS = rb"(?i)\r\nauthorization:[ \t]*([\t -~\x80-\xff]*)(?=\r\n)"
 _SECRET_FIELDS = frozenset({"cookie", "proxy-authorization", "x-api-key"})
 _CHUNK_SIZE = rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;[\t -~\x80-\xff]*)?"
 _TRAILER = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*"
-_CHUNKED_FIELDS = (*_STREAM_FIELDS, ("Transfer-Encoding", "chunked"))
+_CHUNKED: _Fields = (("Transfer-Encoding", "chunked"),)
 # What a connection is doing; each has its own end of patience, see _HttpSite.patience.
 _IDLE, _HEADER, _BODY, _RUNNING, _REFUSED, _CLOSING = range(6)
 
@@ -2497,29 +2494,28 @@ class _ConnectionReply(_HttpReply):
         super().__init__(head)
         self.connection: _HttpConnection | None = connection
 
-    def whole(self, answer: _HttpAnswer) -> Awaitable[None]:
-        connection, self.connection = self.connection, None
-        if connection is not None:
-            connection.write_answer(self.head, answer)
-            connection.finished(self.head)
-        return _DONE
-
-    def part(self, data: bytes, last: bool = False) -> Awaitable[None]:
-        head, connection = self.head, self.connection
+    def write(
+        self, status: int, fields: _Fields, body: bytes, last: bool = True
+    ) -> Awaitable[None]:
+        connection, head, data = self.connection, self.head, body
         if connection is None:
             return _DONE
-        if not head.old:
-            end = b"\r\n0\r\n\r\n" if last else b"\r\n"
-            data = b"%x\r\n%b%b" % (len(data), data, end)
-        if not self.started:
-            self.started = True
-            fields = _STREAM_FIELDS if head.old else _CHUNKED_FIELDS
-            data = connection.site.prefix(200, fields, head) + b"\r\n" + data
-        connection.transport.write(data)
-        if last:
-            self.connection = None
-            connection.finished(head)
-        return connection.drained()
+        if fields is not _STREAM_FIELDS:
+            connection.write_answer(head, status, fields, body)
+        else:
+            if not head.old:
+                end = b"\r\n0\r\n\r\n" if last else b"\r\n"
+                data = b"%x\r\n%b%b" % (len(body), body, end)
+            if not self.started:
+                fields += () if head.old else _CHUNKED
+                data = connection.site.prefix(status, fields, head) + b"\r\n" + data
+            connection.transport.write(data)
+        self.started = True
+        if not last:
+            return connection.drained()
+        self.connection = None
+        connection.finished(head)
+        return _DONE
 
 
 class _HttpConnection(asyncio.Protocol):
@@ -2536,7 +2532,6 @@ class _HttpConnection(asyncio.Protocol):
         "site",
         "state",
         "task",
-        "token",
         "transport",
         "unread",
         "waiter",
@@ -2549,7 +2544,6 @@ class _HttpConnection(asyncio.Protocol):
         self.state = _HEADER
         self.deadline = math.inf
         self.head: _HttpHead | None = None
-        self.token: str | None = None
         self.chunks: _Chunks | None = None
         self.reply: _ConnectionReply | None = None
         self.task: asyncio.Task[None] | None = None
@@ -2638,8 +2632,8 @@ class _HttpConnection(asyncio.Protocol):
             return None
         block = bytes(buffer[: end + 4])
         del buffer[: end + 4]
-        head, self.token = site.read_head(block)
-        answer = site.endpoint.gate(head, self.token)
+        head = site.read_head(block)
+        answer = site.endpoint.gate(head)
         if answer is None:
             self.head = head
             return head
@@ -2647,7 +2641,7 @@ class _HttpConnection(asyncio.Protocol):
         close = head.close or head.expects or answer.status in (400, 413)
         close = close or not 0 <= head.length <= _DRAIN_BYTES
         self.head = head = head._replace(answer=answer, close=close)
-        self.write_answer(head, answer)
+        self.write_answer(head, *answer)
         if not close:
             return head
         self._linger(_REFUSED)
@@ -2677,8 +2671,7 @@ class _HttpConnection(asyncio.Protocol):
             return True
         self._await(_RUNNING)
         self.reply = reply = _ConnectionReply(head, self)
-        running = self._run(reply, self.token, body)
-        self.task = self.site.loop.create_task(running)
+        self.task = self.site.loop.create_task(self._run(reply, body))
         return True
 
     def _wait_for_body(self, head: _HttpHead) -> None:
@@ -2696,11 +2689,9 @@ class _HttpConnection(asyncio.Protocol):
         self.site.held += size - self.held
         self.held = size
 
-    async def _run(
-        self, reply: _ConnectionReply, token: str | None, body: bytes
-    ) -> None:
+    async def _run(self, reply: _ConnectionReply, body: bytes) -> None:
         try:
-            responding = self.site.endpoint.respond(reply, token, body, self.peer)
+            responding = self.site.endpoint.respond(reply, body, self.peer)
             del body
             await responding
         finally:
@@ -2714,9 +2705,10 @@ class _HttpConnection(asyncio.Protocol):
 
     # --- writing --------------------------------------------------------------------
 
-    def write_answer(self, head: _HttpHead, answer: _HttpAnswer) -> None:
+    def write_answer(
+        self, head: _HttpHead, status: int, fields: _Fields, body: bytes
+    ) -> None:
         """Write an answer with one call."""
-        status, fields, body = answer
         prefix = self.site.prefix(status, fields, head)
         size = b"" if status == 204 else b"Content-Length: %d\r\n" % len(body)
         self.transport.write(prefix + size + b"\r\n" + (b"" if head.bodiless else body))
@@ -2741,7 +2733,7 @@ class _HttpConnection(asyncio.Protocol):
         """Answer what cannot be read on, unless it was answered already, and close."""
         head = self.head or _HttpHead({})
         if head.answer is None:
-            self.write_answer(head._replace(close=True), refusal.answer)
+            self.write_answer(head._replace(close=True), *refusal.answer)
         self._linger(_REFUSED)
 
     def _linger(self, state: int) -> None:
@@ -2765,6 +2757,11 @@ class _HttpConnection(asyncio.Protocol):
         """Close when everything is written."""
         self._await(_CLOSING)
         self.transport.close()
+
+    def abort(self) -> None:
+        """End at once."""
+        self._cancel()
+        self.transport.abort()
 
     def _cancel(self) -> None:
         """Stop the running request. http-24: MUST NOT send anything more for it."""
@@ -2796,7 +2793,7 @@ class _HttpConnection(asyncio.Protocol):
         elif self.state == _RUNNING:
             self._await(_RUNNING)
             if self.reply is not None and self.reply.started:
-                self.reply.part(_KEEP_ALIVE)
+                self.reply.write(200, _STREAM_FIELDS, _KEEP_ALIVE, last=False)
         elif self.state >= _REFUSED:
             self.transport.abort()
         elif self.state == _IDLE or not (self.buffer or self.head):
@@ -2830,21 +2827,21 @@ class _HttpSite:
         self.prefixes: dict[tuple[int, _Fields, bool], bytes] = {}
         self.date = self.grammar.now()
 
-    def read_head(self, block: bytes) -> tuple[_HttpHead, str | None]:
-        """Parse a header block, or remember it; returns also the Authorization value.
+    def read_head(self, block: bytes) -> _HttpHead:
+        """Parse a header block, or remember it; raises _HttpRefusal.
 
-        Credentials are cut out before: they are never remembered. Raises _HttpRefusal.
+        Credentials are cut out before: they are never remembered.
         """
         found = self.memo.get(block)
         if found is not None:
-            return found, None
+            return found
         self.check_size(block)
         given = re.findall(_CREDENTIALS, block)
+        if len(given) > 1:
+            raise _HttpRefusal(400, "authorization occurs more than once")
         if given:
             block = re.sub(_CREDENTIALS, b"", block)
             found = self.memo.get(block)
-        if len(given) > 1:
-            raise _HttpRefusal(400, "authorization occurs more than once")
         if found is None:
             found = self._parse(block)
             secret = not _SECRET_FIELDS.isdisjoint(found.headers)
@@ -2852,7 +2849,9 @@ class _HttpSite:
                 if len(self.memo) >= _HEAD_MEMO:
                     self.memo.clear()
                 self.memo[block] = found
-        return found, given[0].decode("latin-1").strip(" \t") if given else None
+        if given:
+            found = found._replace(token=given[0].decode("latin-1").strip(" \t"))
+        return found
 
     def check_size(self, block: bytes | bytearray) -> None:
         """Refuse a header block, complete or not, that is over a limit."""
@@ -2872,15 +2871,14 @@ class _HttpSite:
         # http.server drops everything after a line that it cannot read
         if len(parsed.headers) != block.count(b"\n") - 2:
             raise _HttpRefusal(400, "A header field is malformed")
-        fields = [(k.lower(), v.strip(" \t")) for k, v in parsed.headers.items()]
-        old = parsed.request_version == "HTTP/1.0"
-        length = _body_length(fields, old)
-        path, _, query = _origin_form(parsed.path, fields).partition("?")
-        method = parsed.command
+        target = _origin_form(parsed.path, parsed.headers["host"])
+        path, _, query = target.partition("?")
+        method, fields = parsed.command, parsed.headers.items()
         head = self.endpoint.admit(method, path, query, fields, self.loopback)
+        old = parsed.request_version == "HTTP/1.0"
         options = head.headers.get("connection", "").lower()
         return head._replace(
-            length=length,
+            length=_body_length(head.headers, old),
             expects="expect" in head.headers and not old,
             close=old or "close" in re.split(r"[ \t,]+", options),
             old=old,
@@ -2927,10 +2925,8 @@ class _HttpSite:
             await _until(lambda: not self.connections, self.limits.shutdown_seconds)
         finally:
             tasks = [one.task for one in self.connections if one.task is not None]
-            for task in tasks:
-                task.cancel()
             for connection in list(self.connections):
-                connection.transport.abort()
+                connection.abort()
         if tasks:
             await asyncio.wait(tasks, timeout=self.limits.shutdown_seconds)
         await asyncio.sleep(0)  # lets the sockets be closed
@@ -2944,31 +2940,25 @@ async def _until(done: Callable[[], bool], seconds: float) -> None:
                 await asyncio.sleep(0.01)
 
 
-def _origin_form(target: str, fields: Sequence[tuple[str, str]]) -> str:
+def _origin_form(target: str, host: str | None) -> str:
     """Return path and query; RFC 9112 3.2.2: the absolute form MUST be accepted too."""
     found = re.fullmatch(r"https?://([^/?#]*)(.*)", target, re.IGNORECASE)
     if found is None:
         return target
-    if ("host", found[1]) not in fields:
+    if host is None or host.strip(" \t") != found[1]:
         raise _HttpRefusal(400, "Request line and Host name different hosts")
     return found[2] if found[2].startswith("/") else "/" + found[2]
 
 
-def _body_length(fields: Sequence[tuple[str, str]], old: bool) -> int:
+def _body_length(headers: Mapping[str, str], old: bool) -> int:
     """Return the length of the body, -1 for chunks; refuse what is ambiguous."""
-    framing = ("content-length", "transfer-encoding")
-    given = [field for field in fields if field[0] in framing]
-    if not given:
-        return 0
-    if len(given) > 1:
-        raise _HttpRefusal(400, "The length of the body is given more than once")
-    name, value = given[0]
-    if name == "content-length":
-        return _digits(value)
-    if value.lower() != "chunked":
+    coding = headers.get("transfer-encoding")
+    if coding is None:
+        return _digits(headers.get("content-length", "0"))
+    if "content-length" in headers or old:
+        raise _HttpRefusal(400, "Transfer-Encoding must not be used here")
+    if coding.lower() != "chunked":
         raise _HttpRefusal(501, "Transfer-Encoding can only be chunked")
-    if old:
-        raise _HttpRefusal(400, "HTTP/1.0 has no Transfer-Encoding")
     return -1
 
 
@@ -3106,20 +3096,12 @@ class _AsgiReply(_HttpReply):
         self.lock = asyncio.Lock()  # a comment must not cut an event in two
         self.ended = False
 
-    async def whole(self, answer: _HttpAnswer) -> None:
-        status, fields, body = answer
-        if status != 204:
-            fields = (*fields, ("Content-Length", str(len(body))))
-        await self._give(body, True, status, fields)
-
-    async def part(self, data: bytes, last: bool = False) -> None:
-        await self._give(data, last, 200, _STREAM_FIELDS)
-
-    async def _give(
-        self, data: bytes, last: bool, status: int, fields: _Fields
+    async def write(
+        self, status: int, fields: _Fields, body: bytes, last: bool = True
     ) -> None:
-        """Transmit a part of the answer, before the first one status and fields."""
-        body = {"type": "http.response.body", "body": data, "more_body": not last}
+        if fields is not _STREAM_FIELDS and status != 204:
+            fields = (*fields, ("Content-Length", str(len(body))))
+        fields += self.head.fields
         try:
             async with self.lock, asyncio.timeout(self.patience):
                 if self.ended:  # a comment that came too late
@@ -3127,11 +3109,11 @@ class _AsgiReply(_HttpReply):
                 self.ended = last
                 if not self.started:
                     self.started = True
-                    fields += self.head.fields
                     raw = [(k.lower().encode(), v.encode("latin-1")) for k, v in fields]
                     start = {"type": "http.response.start", "status": status}
                     await self.transmit({**start, "headers": raw})
-                await self.transmit(body)
+                event = {"type": "http.response.body", "body": body}
+                await self.transmit({**event, "more_body": not last})
         except OSError:  # TimeoutError is one: who does not read counts as gone
             if self.watch is not None:
                 self.watch.cancel()
@@ -3162,32 +3144,29 @@ class _AsgiApp(_HttpEndpoint):
     async def _http(
         self, scope: dict[str, Any], receive: _Receive, send: _Transmit
     ) -> None:
-        head, token = self._admit(scope)
+        head = self._admit(scope)
         reply = _AsgiReply(head, send, self.limits.blocked_seconds)
-        answer = self.gate(head, token)
+        answer = self.gate(head)
         try:
             body = None if answer else await self._body(receive)
         except _HttpRefusal as refusal:
             answer = refusal.answer
         if answer is not None:
-            await reply.whole(answer)
+            await reply.write(*answer)
         elif body is not None:
             client = scope.get("client")
-            work = self.respond(reply, token, body, client and str(client[0]))
+            work = self.respond(reply, body, client and str(client[0]))
             del body
             await self._attend(reply, asyncio.ensure_future(work), receive)
 
-    def _admit(self, scope: dict[str, Any]) -> tuple[_HttpHead, str | None]:
-        fields = [
-            (name.decode("latin-1").lower(), value.decode("latin-1").strip(" \t"))
-            for name, value in scope["headers"]
-        ]
+    def _admit(self, scope: dict[str, Any]) -> _HttpHead:
+        pairs = scope["headers"]
+        fields = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in pairs]
         root = scope.get("root_path", "").rstrip("/")
         path = scope["path"].removeprefix(root)
         query = scope.get("query_string", b"").decode("latin-1")
         loopback = _is_loopback((scope.get("server") or ("",))[0])
-        head = self.admit(scope["method"], path, query, fields, loopback)
-        return head, dict(fields).get("authorization")
+        return self.admit(scope["method"], path, query, fields, loopback)
 
     async def _body(self, receive: _Receive) -> bytes | None:
         """Read the body; None if the client is gone."""
@@ -3216,7 +3195,7 @@ class _AsgiApp(_HttpEndpoint):
         try:
             while not done:
                 if reply.started:
-                    await reply.part(_KEEP_ALIVE)
+                    await reply.write(200, _STREAM_FIELDS, _KEEP_ALIVE, last=False)
                 done, _ = await asyncio.wait(
                     either, timeout=patience, return_when=first
                 )
