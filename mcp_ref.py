@@ -1404,7 +1404,6 @@ class Subscriptions:
 # The body is the source of truth; a request whose headers say something else is
 # refused, because a proxy on the way may have decided by the header.
 
-BASE64_PREFIX, BASE64_SUFFIX = "=?base64?", "?="
 MIRRORED_NAMES = {  # method -> the parameter that Mcp-Name mirrors
     "tools/call": "name",
     "prompts/get": "name",
@@ -1414,6 +1413,7 @@ SAFE_INTEGER = 2**53 - 1
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PLAIN_VALUE = re.compile(r"(?:[!-~](?:[ \t!-~]*[!-~])?)?")
 _HEADER_TEXT = re.compile(r"[\t -~]*")
+_SENTINEL = r"=\?base64\?(.*)\?="  # http-52: the markers are case-sensitive
 _HEADER_INTEGER = r"-?(?:0|[1-9][0-9]{0,15})(?:\.0{1,16})?"
 _BY_NAME = ("properties", "$defs", "patternProperties", "dependentSchemas")
 _DATA = ("const", "enum", "default", "examples")  # no schema below these keywords
@@ -1426,20 +1426,14 @@ def encode_header_value(value: JSON) -> str:
     http-55: and so MUST text that looks like Base64 already.
     """
     text = _header_text(value)
-    if _PLAIN_VALUE.fullmatch(text) and not _is_sentinel(text):
+    if _PLAIN_VALUE.fullmatch(text) and not re.fullmatch(_SENTINEL, text):
         return text
     raw = text.encode("utf-8", "surrogatepass")
-    return f"{BASE64_PREFIX}{base64.b64encode(raw).decode()}{BASE64_SUFFIX}"
+    return f"=?base64?{base64.b64encode(raw).decode()}?="
 
 
 def _header_text(value: JSON) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _is_sentinel(text: str) -> bool:
-    marks = len(BASE64_PREFIX) + len(BASE64_SUFFIX)
-    starts = text.startswith(BASE64_PREFIX) and len(text) >= marks
-    return starts and text.endswith(BASE64_SUFFIX)
 
 
 def decode_header_value(text: str) -> str:
@@ -1448,14 +1442,13 @@ def decode_header_value(text: str) -> str:
     # http-59: MUST be rejected when it contains invalid characters
     if not _HEADER_TEXT.fullmatch(text):
         raise ValueError("it contains characters that are not visible ASCII")
-    # http-52: the markers are case-sensitive
-    if _is_sentinel(text):
-        inner = text[len(BASE64_PREFIX) : -len(BASE64_SUFFIX)]
-        raw = base64.b64decode(inner)  # the comparison sees what this leaves out
-        if base64.b64encode(raw).decode() != inner:
-            raise ValueError("its Base64 is not in canonical form")
-        return raw.decode("utf-8")
-    return text
+    encoded = re.fullmatch(_SENTINEL, text)
+    if encoded is None:
+        return text
+    raw = base64.b64decode(encoded[1])  # the comparison sees what this leaves out
+    if base64.b64encode(raw).decode() != encoded[1]:
+        raise ValueError("its Base64 is not in canonical form")
+    return raw.decode("utf-8")
 
 
 def check_headers(request: Request, names: Mapping[str, str]) -> None:
@@ -1923,16 +1916,15 @@ class _StdioServer:
 
     def _line(self, line: bytes | None) -> None:
         """Take one message; nothing that a peer writes ends the loop."""
-        if line is None:
-            error = ParseError(f"A line of over {self.lines.limit} bytes was skipped")
-            self._write(error_response(None, error))
-            return
-        if self.first:
-            self.first, line = False, line.removeprefix(codecs.BOM_UTF8)
-        line = line.strip()
-        if not line:
-            return
         try:
+            if line is None:
+                limit = self.lines.limit
+                raise ParseError(f"A line of over {limit} bytes was skipped")
+            if self.first:
+                self.first, line = False, line.removeprefix(codecs.BOM_UTF8)
+            line = line.strip()
+            if not line:
+                return
             data = decode(line)
             if "method" not in data and ("result" in data or "error" in data):
                 # stdio-07: clients MUST NOT write responses; nobody waits for an answer
@@ -2089,7 +2081,7 @@ class _HttpRefusal(Exception):
     ) -> None:
         super().__init__(status, why)
         if isinstance(why, str):
-            why = InvalidRequest(why) if status == 400 else McpError(why, code=status)
+            why = McpError(why, code=-32600 if status == 400 else status)
         body = encode(error_response(getattr(why, "id", None), why))
         self.answer = _HttpAnswer(status, _JSON_FIELDS + fields, body)
 
@@ -2431,7 +2423,6 @@ _CREDENTIALS = rb"(?i)\r\nauthorization:[ \t]*([\t -~\x80-\xff]*)(?=\r\n)"
 _SECRET_FIELDS = frozenset({"cookie", "proxy-authorization", "x-api-key"})
 _CHUNK_SIZE = rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;[\t -~\x80-\xff]*)?"
 _TRAILER = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~\x80-\xff]*"
-_CHUNKED: _Fields = (("Transfer-Encoding", "chunked"),)
 # What a connection is doing; each has its own end of patience, see _HttpSite.patience.
 _IDLE, _HEADER, _BODY, _RUNNING, _REFUSED, _CLOSING = range(6)
 
@@ -2497,24 +2488,30 @@ class _ConnectionReply(_HttpReply):
     def write(
         self, status: int, fields: _Fields, body: bytes, last: bool = True
     ) -> Awaitable[None]:
-        connection, head, data = self.connection, self.head, body
+        connection, head = self.connection, self.head
         if connection is None:
             return _DONE
+        framing, data = b"", body
         if fields is not _STREAM_FIELDS:
-            connection.write_answer(head, status, fields, body)
-        else:
-            if not head.old:
-                end = b"\r\n0\r\n\r\n" if last else b"\r\n"
-                data = b"%x\r\n%b%b" % (len(body), body, end)
-            if not self.started:
-                fields += () if head.old else _CHUNKED
-                data = connection.site.prefix(status, fields, head) + b"\r\n" + data
-            connection.transport.write(data)
-        self.started = True
-        if not last:
-            return connection.drained()
-        self.connection = None
-        connection.finished(head)
+            if status != 204:
+                framing = b"Content-Length: %d\r\n" % len(body)
+            if head.bodiless:
+                data = b""
+        elif not head.old:
+            framing = b"Transfer-Encoding: chunked\r\n"
+            end = b"\r\n0\r\n\r\n" if last else b"\r\n"
+            data = b"%x\r\n%b%b" % (len(body), body, end)
+        if not self.started:
+            self.started = True
+            close = head.close or connection.site.ending
+            start = connection.site.prefix(status, fields + head.fields, close)
+            data = b"%b%b\r\n%b" % (start, framing, data)
+        connection.transport.write(data)
+        if last:
+            self.connection = None
+            connection.finished(head.close)
+        elif connection.waiter is not None:  # until the client has read enough
+            return asyncio.shield(connection.waiter)
         return _DONE
 
 
@@ -2549,7 +2546,7 @@ class _HttpConnection(asyncio.Protocol):
         self.task: asyncio.Task[None] | None = None
         self.waiter: asyncio.Future[None] | None = None
         self.held = 0  # bytes of a body that is not complete
-        self.unread = 0  # what waited for the client when it was last looked at
+        self.unread = math.inf  # bytes, when it was last looked at while we wait
         self.peer: str | None = None
 
     # --- what asyncio calls ---------------------------------------------------------
@@ -2593,9 +2590,9 @@ class _HttpConnection(asyncio.Protocol):
         self._wake()
 
     def pause_writing(self) -> None:
-        self.unread = self.transport.get_write_buffer_size()
         self.waiter = self.site.loop.create_future()
-        self.deadline = self.site.loop.time() + self.site.limits.blocked_seconds
+        self.unread = math.inf
+        self.deadline = 0.0  # the next look finds out what is unread
 
     def resume_writing(self) -> None:
         self._wake()
@@ -2634,18 +2631,14 @@ class _HttpConnection(asyncio.Protocol):
         del buffer[: end + 4]
         head = site.read_head(block)
         answer = site.endpoint.gate(head)
-        if answer is None:
-            self.head = head
-            return head
-        # It needs no body, which is skipped, or the connection closed.
-        close = head.close or head.expects or answer.status in (400, 413)
-        close = close or not 0 <= head.length <= _DRAIN_BYTES
-        self.head = head = head._replace(answer=answer, close=close)
-        self.write_answer(head, *answer)
-        if not close:
-            return head
-        self._linger(_REFUSED)
-        return None
+        if answer is not None:
+            # It needs no body, which is skipped, or the connection closed.
+            close = head.close or head.expects or answer.status in (400, 413)
+            close = close or not 0 <= head.length <= _DRAIN_BYTES
+            head = head._replace(answer=answer, close=close)
+            _ConnectionReply(head, self).write(*answer)
+        self.head = head
+        return head if self.state < _REFUSED else None
 
     def _read_body(self, head: _HttpHead) -> bool:
         """Read a body and start its task; False if it is not complete."""
@@ -2703,40 +2696,27 @@ class _HttpConnection(asyncio.Protocol):
             # Not from here: the next task would inherit this one's context variables.
             self.site.loop.call_soon(self._advance, context=self.site.context)
 
-    # --- writing --------------------------------------------------------------------
+    # --- after an answer ------------------------------------------------------------
 
-    def write_answer(
-        self, head: _HttpHead, status: int, fields: _Fields, body: bytes
-    ) -> None:
-        """Write an answer with one call."""
-        prefix = self.site.prefix(status, fields, head)
-        size = b"" if status == 204 else b"Content-Length: %d\r\n" % len(body)
-        self.transport.write(prefix + size + b"\r\n" + (b"" if head.bodiless else body))
-
-    def drained(self) -> Awaitable[None]:
-        """Return something to await: the client has read enough for more."""
-        if self.waiter is None:
-            return _DONE
-        return asyncio.shield(self.waiter)
-
-    def finished(self, head: _HttpHead) -> None:
+    def finished(self, close: bool) -> None:
         """Go on after an answer."""
         self.head = self.reply = None
         if self.site.ending:
             self.close()
-        elif head.close:
-            self._linger(_CLOSING)
+        elif close:
+            self._linger()
         else:
             self._await(_IDLE)
 
     def _refuse(self, refusal: _HttpRefusal) -> None:
         """Answer what cannot be read on, unless it was answered already, and close."""
-        head = self.head or _HttpHead({})
+        head = (self.head or _HttpHead({}))._replace(close=True)
         if head.answer is None:
-            self.write_answer(head._replace(close=True), *refusal.answer)
-        self._linger(_REFUSED)
+            _ConnectionReply(head, self).write(*refusal.answer)
+        else:
+            self._linger()
 
-    def _linger(self, state: int) -> None:
+    def _linger(self) -> None:
         """Close so that the client can read the answer: unread input would reset it.
 
         What still comes is thrown away until the client closes; with TLS there is no
@@ -2745,10 +2725,10 @@ class _HttpConnection(asyncio.Protocol):
         self.buffer.clear()
         self.head = self.chunks = None
         self._hold(0)
-        self._await(state)
+        self._await(_CLOSING if self.task else _REFUSED)
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        elif state == _CLOSING:
+        elif self.task:
             self.transport.close()
 
     # --- the end --------------------------------------------------------------------
@@ -2824,7 +2804,7 @@ class _HttpSite:
         self.ending = False
         self.grammar = _grammar()
         self.memo: dict[bytes, _HttpHead] = {}
-        self.prefixes: dict[tuple[int, _Fields, bool], bytes] = {}
+        self.prefix = functools.lru_cache(_HEAD_MEMO)(self._prefix)
         self.date = self.grammar.now()
 
     def read_head(self, block: bytes) -> _HttpHead:
@@ -2885,28 +2865,21 @@ class _HttpSite:
             bodiless=method == "HEAD",
         )
 
-    def prefix(self, status: int, fields: _Fields, head: _HttpHead) -> bytes:
-        """Return status line and fields, remembered while the date is right."""
-        key = status, fields + head.fields, head.close or self.ending
-        found = self.prefixes.get(key)
-        if found is None:
-            phrase = self.grammar.responses[status][0]
-            lines = [f"HTTP/1.1 {status} {phrase}", f"Date: {self.date}"]
-            lines += [f"{name}: {value}" for name, value in key[1]]
-            if key[2]:
-                lines.append("Connection: close")
-            found = "".join(line + "\r\n" for line in lines).encode("latin-1")
-            if len(self.prefixes) >= _HEAD_MEMO:
-                self.prefixes.clear()
-            self.prefixes[key] = found
-        return found
+    def _prefix(self, status: int, fields: _Fields, close: bool) -> bytes:
+        """Return status line and fields; `prefix` remembers them for a second."""
+        phrase = self.grammar.responses[status][0]
+        lines = f"HTTP/1.1 {status} {phrase}\r\nDate: {self.date}\r\n"
+        lines += "".join(f"{name}: {value}\r\n" for name, value in fields)
+        if close:
+            lines += "Connection: close\r\n"
+        return lines.encode("latin-1")
 
     async def watch(self) -> None:
         """Act on deadlines: one timer for all connections."""
         pause = min(1.0, max(0.01, min(self.patience) / 2))
         while True:
             self.date = self.grammar.now()
-            self.prefixes.clear()
+            self.prefix.cache_clear()
             await asyncio.sleep(pause)
             now = self.loop.time()
             for connection in list(self.connections):
@@ -3060,8 +3033,9 @@ async def _listen_on(
 
 # --- ASGI: the same endpoint in somebody else's HTTP server ---------------------------
 
-_Receive = Callable[[], Awaitable[dict[str, Any]]]
-_Transmit = Callable[[dict[str, Any]], Awaitable[None]]
+_Event = dict[str, Any]
+_Receive = Callable[[], Awaitable[_Event]]
+_Transmit = Callable[[_Event], Awaitable[None]]
 
 
 def asgi_app(
@@ -3072,7 +3046,7 @@ def asgi_app(
     allowed_origins: Iterable[str] = (),
     limits: HttpLimits = _DEFAULT_LIMITS,
     verifier: Authorization | Verifier | None = None,
-) -> Callable[[dict[str, Any], _Receive, _Transmit], Awaitable[None]]:
+) -> Callable[[_Event, _Receive, _Transmit], Awaitable[None]]:
     """Make an ASGI 3 application, for uvicorn and others, or to mount in a framework.
 
     `path` is relative to the place where it is mounted. Loopback rules hold where the
@@ -3085,8 +3059,6 @@ def asgi_app(
 
 class _AsgiReply(_HttpReply):
     """A reply that goes out as ASGI events."""
-
-    __slots__ = ("ended", "lock", "patience", "transmit", "watch")
 
     def __init__(self, head: _HttpHead, transmit: _Transmit, patience: float) -> None:
         super().__init__(head)
@@ -3122,9 +3094,7 @@ class _AsgiReply(_HttpReply):
 class _AsgiApp(_HttpEndpoint):
     """The ASGI application."""
 
-    async def __call__(
-        self, scope: dict[str, Any], receive: _Receive, send: _Transmit
-    ) -> None:
+    async def __call__(self, scope: _Event, receive: _Receive, send: _Transmit) -> None:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http":
@@ -3141,9 +3111,7 @@ class _AsgiApp(_HttpEndpoint):
         await _until(lambda: not any(running), self.limits.shutdown_seconds)
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _http(
-        self, scope: dict[str, Any], receive: _Receive, send: _Transmit
-    ) -> None:
+    async def _http(self, scope: _Event, receive: _Receive, send: _Transmit) -> None:
         head = self._admit(scope)
         reply = _AsgiReply(head, send, self.limits.blocked_seconds)
         answer = self.gate(head)
@@ -3159,7 +3127,7 @@ class _AsgiApp(_HttpEndpoint):
             del body
             await self._attend(reply, asyncio.ensure_future(work), receive)
 
-    def _admit(self, scope: dict[str, Any]) -> _HttpHead:
+    def _admit(self, scope: _Event) -> _HttpHead:
         pairs = scope["headers"]
         fields = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in pairs]
         root = scope.get("root_path", "").rstrip("/")

@@ -7003,6 +7003,19 @@ class HttpAsgi(HttpCase):
         peer.leave()
         await within(task)
 
+    async def test_no_comment_comes_after_the_last_event(self) -> None:
+        app = self.app(limits=HttpLimits(keep_alive_seconds=0.02))
+        peer = Asgi(http_request(message("progress", count=1)))
+
+        async def slow(event: JSON) -> None:
+            if event.get("more_body") is False:
+                await asyncio.sleep(0.05)
+            await peer.send(event)
+
+        await within(app(peer.scope, peer.incoming.get, slow))
+        more = [event.get("more_body") for event in peer.sent]
+        self.assertEqual(more, [None, True, False])
+
     async def test_who_does_not_read_is_cut_off(self) -> None:
         app = self.app(limits=HttpLimits(blocked_seconds=0.05))
         peer = Asgi(http_request(message("flood")))
