@@ -2259,6 +2259,8 @@ class _HttpEndpoint:
         if re.search(r"(?:^|&)access_token=", query):
             raise _HttpRefusal(400, "A token must not be in the query string")
         self._check_content(headers)
+        if self.authorization and "authorization" not in headers:
+            raise self.authorization.unauthorized()
         return None
 
     def _check_content(self, headers: Mapping[str, str]) -> None:
@@ -2280,12 +2282,6 @@ class _HttpEndpoint:
     def too_large(self) -> _HttpRefusal:
         """Return the refusal of a body that is too long."""
         return _HttpRefusal(413, f"A body has at most {self.limits.body_bytes} bytes")
-
-    def gate(self, head: _HttpHead) -> _HttpAnswer | None:
-        """Return the answer that needs no body, if there is one."""
-        if head.answer is None and self.authorization and head.token is None:
-            return self.authorization.unauthorized().answer
-        return head.answer
 
     # --- body -------------------------------------------------------------------------
 
@@ -2629,15 +2625,10 @@ class _HttpConnection(asyncio.Protocol):
             return None
         block = bytes(buffer[: end + 4])
         del buffer[: end + 4]
-        head = site.read_head(block)
-        answer = site.endpoint.gate(head)
-        if answer is not None:
-            # It needs no body, which is skipped, or the connection closed.
-            close = head.close or head.expects or answer.status in (400, 413)
-            close = close or not 0 <= head.length <= _DRAIN_BYTES
-            head = head._replace(answer=answer, close=close)
-            _ConnectionReply(head, self).write(*answer)
-        self.head = head
+        self.head = head = site.read_head(block)
+        if head.answer is not None:
+            _ConnectionReply(head, self).write(*head.answer)
+            self.head = head  # whose body is skipped, unless the connection is closed
         return head if self.state < _REFUSED else None
 
     def _read_body(self, head: _HttpHead) -> bool:
@@ -2810,17 +2801,15 @@ class _HttpSite:
     def read_head(self, block: bytes) -> _HttpHead:
         """Parse a header block, or remember it; raises _HttpRefusal.
 
-        Credentials are cut out before: they are never remembered.
+        Credentials are cut out before: only that there were some is remembered.
         """
         found = self.memo.get(block)
         if found is not None:
             return found
         self.check_size(block)
         given = re.findall(_CREDENTIALS, block)
-        if len(given) > 1:
-            raise _HttpRefusal(400, "authorization occurs more than once")
         if given:
-            block = re.sub(_CREDENTIALS, b"", block)
+            block = re.sub(_CREDENTIALS, rb"\r\nAuthorization:", block)
             found = self.memo.get(block)
         if found is None:
             found = self._parse(block)
@@ -2857,10 +2846,17 @@ class _HttpSite:
         head = self.endpoint.admit(method, path, query, fields, self.loopback)
         old = parsed.request_version == "HTTP/1.0"
         options = head.headers.get("connection", "").lower()
+        length = _body_length(head.headers, old)
+        expects = "expect" in head.headers and not old
+        close = old or "close" in re.split(r"[ \t,]+", options)
+        if head.answer is not None:
+            # It needs no body, which is skipped, or the connection closed.
+            close = close or expects or head.answer.status in (400, 413)
+            close = close or not 0 <= length <= _DRAIN_BYTES
         return head._replace(
-            length=_body_length(head.headers, old),
-            expects="expect" in head.headers and not old,
-            close=old or "close" in re.split(r"[ \t,]+", options),
+            length=length,
+            expects=expects,
+            close=close,
             old=old,
             bodiless=method == "HEAD",
         )
@@ -3114,7 +3110,7 @@ class _AsgiApp(_HttpEndpoint):
     async def _http(self, scope: _Event, receive: _Receive, send: _Transmit) -> None:
         head = self._admit(scope)
         reply = _AsgiReply(head, send, self.limits.blocked_seconds)
-        answer = self.gate(head)
+        answer = head.answer
         try:
             body = None if answer else await self._body(receive)
         except _HttpRefusal as refusal:
