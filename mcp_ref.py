@@ -2743,7 +2743,7 @@ class _HttpConnection(asyncio.Protocol):
 
     def _wake(self) -> None:
         waiter, self.waiter = self.waiter, None
-        if waiter is not None and not waiter.done():
+        if waiter is not None:
             waiter.set_result(None)
 
     def _await(self, state: int) -> None:
@@ -2813,8 +2813,9 @@ class _HttpSite:
             found = self.memo.get(block)
         if found is None:
             found = self._parse(block)
-            secret = not _SECRET_FIELDS.isdisjoint(found.headers)
-            if len(block) <= _HEAD_MEMO_BYTES and not secret:
+            # A refused one may hold secrets in fields that were not looked at any more.
+            good = found.answer is None and _SECRET_FIELDS.isdisjoint(found.headers)
+            if good and len(block) <= _HEAD_MEMO_BYTES:
                 if len(self.memo) >= _HEAD_MEMO:
                     self.memo.clear()
                 self.memo[block] = found

@@ -7308,6 +7308,8 @@ class AuthChecks(AuthCase):
             self.assertEqual((await self.call()).status, 200)
             self.assertEqual((await self.call(Cookie=f"k={SECRET}")).status, 200)
             self.assertEqual((await self.call("wrong")).status, 401)
+            twice = ("Mcp-Name: a", "Mcp-Name: b", f"Cookie: k={SECRET}")
+            self.assertEqual((await self.call(lines=twice)).status, 400)
         self.assertEqual(len(self.site.memo), 1)
         self.assertNotIn(SECRET.encode(), b"".join(self.site.memo))
         self.assertNotIn(SECRET, repr(list(self.site.memo.values())))
