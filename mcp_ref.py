@@ -2553,10 +2553,10 @@ class _HttpConnection(asyncio.Protocol):
         self.peer = str(peer[0]) if peer else None
         self._await(_HEADER)
         self.site.connections.add(self)
-        limit = self.site.limits.connections
-        if len(self.site.connections) > 2 * limit:
+        limit, count = self.site.limits.connections, len(self.site.connections)
+        if count > 2 * limit:
             transport.abort()  # a flood: even refusals have to end somewhere
-        elif len(self.site.connections) > limit:
+        elif count > limit:
             busy = Overloaded(f"{limit} connections are open")
             self._refuse(_HttpRefusal(503, busy, ("Retry-After", "1")))
 
@@ -2995,9 +2995,8 @@ async def serve_http(
     site = _HttpSite(endpoint, loopback)
     listeners: list[asyncio.Server] = []
     try:
-        await _listen_on(site, host, port, ssl, listeners)
+        port = await _listen_on(site, host, port, ssl, listeners)
         if on_ready is not None:
-            port = listeners[0].sockets[0].getsockname()[1]
             name = "localhost" if host in ("", "0.0.0.0", "::") else host
             name = f"[{name}]" if ":" in name else name
             on_ready(f"{'https' if ssl else 'http'}://{name}:{port}{path}")
@@ -3014,7 +3013,8 @@ def _is_loopback(host: str) -> bool:
 
 async def _listen_on(
     site: _HttpSite, host: str, port: int, ssl: Any, listeners: list[asyncio.Server]
-) -> None:
+) -> int:
+    """Add the listeners of a host; returns their port."""
     for address in ("127.0.0.1", "::1") if host == "localhost" else (host,):
         try:
             listener = await site.loop.create_server(
@@ -3023,9 +3023,10 @@ async def _listen_on(
         except OSError:
             if not listeners:
                 raise
-            return  # there is no IPv6 here
+            break  # there is no IPv6 here
         port = listener.sockets[0].getsockname()[1]
         listeners.append(listener)
+    return port
 
 
 # --- ASGI: the same endpoint in somebody else's HTTP server ---------------------------
