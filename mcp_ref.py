@@ -1413,7 +1413,7 @@ SAFE_INTEGER = 2**53 - 1
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PLAIN_VALUE = re.compile(r"(?:[!-~](?:[ \t!-~]*[!-~])?)?")
 _HEADER_TEXT = re.compile(r"[\t -~]*")
-_SENTINEL = r"=\?base64\?(.*)\?="  # http-52: the markers are case-sensitive
+_SENTINEL = re.compile(r"=\?base64\?(.*)\?=")  # http-52: case-sensitive
 _HEADER_INTEGER = r"-?(?:0|[1-9][0-9]{0,15})(?:\.0{1,16})?"
 _BY_NAME = ("properties", "$defs", "patternProperties", "dependentSchemas")
 _DATA = ("const", "enum", "default", "examples")  # no schema below these keywords
@@ -1426,7 +1426,7 @@ def encode_header_value(value: JSON) -> str:
     http-55: and so MUST text that looks like Base64 already.
     """
     text = _header_text(value)
-    if _PLAIN_VALUE.fullmatch(text) and not re.fullmatch(_SENTINEL, text):
+    if _PLAIN_VALUE.fullmatch(text) and not _SENTINEL.fullmatch(text):
         return text
     raw = text.encode("utf-8", "surrogatepass")
     return f"=?base64?{base64.b64encode(raw).decode()}?="
@@ -1442,7 +1442,7 @@ def decode_header_value(text: str) -> str:
     # http-59: MUST be rejected when it contains invalid characters
     if not _HEADER_TEXT.fullmatch(text):
         raise ValueError("it contains characters that are not visible ASCII")
-    encoded = re.fullmatch(_SENTINEL, text)
+    encoded = _SENTINEL.fullmatch(text)
     if encoded is None:
         return text
     raw = base64.b64decode(encoded[1])  # the comparison sees what this leaves out
