@@ -2478,7 +2478,8 @@ class _ConnectionReply(_HttpReply):
     __slots__ = ("connection",)
 
     def __init__(self, head: _HttpHead, connection: _HttpConnection) -> None:
-        super().__init__(head)
+        self.head = head
+        self.started = False
         self.connection: _HttpConnection | None = connection
 
     def write(
