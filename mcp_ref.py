@@ -97,6 +97,7 @@ from collections import abc, deque
 from collections.abc import (
     Awaitable,
     Callable,
+    Collection,
     Container,
     Coroutine,
     Generator,
@@ -7708,8 +7709,9 @@ def _in_thread(callback: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
 #   Schema({...}) -> check against the meta-schema -> index $id and anchors
 #                 -> compile each keyword to closures -> violations(value)
 #
-# A schema becomes one function, `check(value, run, notes)`, that calls the functions
-# of its keywords. They return nothing if the value fits, and failures otherwise. A
+# A keyword becomes a function, `check(value, run, notes)`, and a schema the list of
+# those that may refuse a value of a given Python type: for a string, mostly none, since
+# `type` is decided by then. They return the failures, nothing if the value fits. A
 # failure stays a bare tuple until somebody wants to read it, because `anyOf` throws
 # most of them away; its path grows from the inside out, so a fit pays for none.
 #
@@ -7770,7 +7772,7 @@ class Schema:
             raise SchemaError(f"#: expected object or boolean, got {_show(schema)}")
         self._steps = steps
         try:
-            self._check = _Compiler(resources or {}, formats).compile(schema)
+            self._check = _Compiler(resources or {}, formats).compile(schema).check
         except RecursionError:
             raise SchemaError("the schema is nested too deeply") from None
 
@@ -7801,7 +7803,7 @@ _Tell = str | Callable[[Any], str]  # what was expected, or what to say of the v
 _Failure = tuple[tuple[str | int, ...], str, _Tell, JSON]  # path, keyword, tell, value
 _Found = list[_Failure] | None
 _Notes = set[str | int] | None
-_Check = Callable[[JSON, "_Run", _Notes], _Found]
+_Check = Callable[[Any, "_Run", _Notes], _Found]
 _Maker = Callable[["_Place", str, Any], list[_Check]]  # (place, keyword, its value)
 
 
@@ -7814,30 +7816,47 @@ class _Run:
         self.steps = steps  # evaluations left
         self.depth = 0  # references that are being followed
         self.limit = limit  # failures after which looking further is pointless
-        self.scope: tuple[_Resource, ...] = ()  # entered, outermost first
+        self.scope: dict[str, _Place] = {}  # $dynamicAnchor -> the outermost place
 
 
-def _accept(value: JSON, run: _Run, notes: _Notes) -> _Found:
-    return None
+class _Resource:
+    """A schema with a URI of its own, and what a reference can name in it."""
+
+    def __init__(self, uri: str, root: JSON, words: Collection[str]) -> None:
+        self.uri = uri
+        self.root = root
+        self.words = words  # the keywords of its dialect
+        self.anchors: dict[str, _Place] = {}
+        self.dynamic: dict[str, _Place] = {}  # those of $dynamicAnchor
 
 
-def _refuse(value: JSON, run: _Run, notes: _Notes) -> _Found:
-    return [((), "false", "no value at all", value)]
+class _Place:
+    """A schema where it stands, and the checks that its keywords became."""
 
+    def __init__(self, resource: _Resource, schema: JSON, where: str) -> None:
+        self.resource = resource
+        self.schema = schema
+        self.where = where  # for messages: "#/properties/a"
+        # Of its dialect: keyword -> value, with places where that has sub-schemas.
+        self.parts: dict[str, Any] = {}
+        self.checks: list[tuple[tuple[type, ...], _Check]] = []
+        self.types: tuple[type, ...] = ()  # those that `type` allows
+        self.late = False  # has a keyword that asks what its neighbours looked at
+        self.check: _Check = self.evaluate
+        self._by_type: dict[type, list[_Check]] = {}
 
-def _node(checks: list[_Check]) -> _Check:
-    """Join the keywords of one schema, and charge for each evaluation."""
-    only = checks[0] if len(checks) == 1 else None  # worth a tenth of the time
-
-    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
+    def evaluate(self, value: JSON, run: _Run, notes: _Notes) -> _Found:
+        """Run the checks, and charge for that."""
         run.steps -= 1
         if run.steps < 0:
             raise SchemaError("too many evaluations of sub-schemas for one value")
-        if only:
-            return only(value, run, notes)
+        try:
+            checks = self._by_type[type(value)]
+        except KeyError:
+            checks = self._select(type(value))
         failures: _Found = None
-        for keyword in checks:
-            found = keyword(value, run, notes)
+        for check in checks:
+            found = check(value, run, notes)
             if found:
                 failures = failures + found if failures else found
                 # After a wrong type, the other keywords would only add noise.
@@ -7845,30 +7864,39 @@ def _node(checks: list[_Check]) -> _Check:
                     break
         return failures
 
-    return check
+    def _select(self, kind: type) -> list[_Check]:
+        """Return the checks that a value of a Python type may fail."""
+        # `type` comes first; nearly always, the Python type alone decides it.
+        checks = self.checks[1:] if _is_of(kind, self.types) else self.checks
+        found = [check for kinds, check in checks if _is_of(kind, kinds)]
+        self._by_type[kind] = found
+        return found
 
 
-def _noting(node: _Check, late: list[_Check]) -> _Check:
-    """Give a schema notes of its own, and run its `unevaluated*` last."""
-
-    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
-        own: set[str | int] = set()
-        failures = node(value, run, own)
-        for keyword in late:
-            failures = failures or keyword(value, run, own)
-        if notes is not None:
-            notes |= own
-        return failures
-
-    return check
+def _track(place: _Place, value: JSON, run: _Run, notes: _Notes) -> _Found:
+    """Evaluate with the dynamic scope, and with notes for an `unevaluated*`."""
+    outer, own = run.scope, set() if place.late else notes
+    run.scope = place.resource.dynamic | outer
+    failures = place.evaluate(value, run, own)
+    if place.late:
+        failures = failures or _check_unevaluated(place, value, run, own)
+    if notes is not None:
+        notes.update(own or ())
+    run.scope = outer
+    return failures
 
 
-def _attempt(branch: _Check, value: JSON, run: _Run, notes: _Notes) -> _Found:
+def _is_of(kind: type, kinds: tuple[type, ...]) -> bool:
+    """Tell if a Python type is one of `kinds` or below; but true is no number."""
+    return kind in kinds if kind is bool else issubclass(kind, kinds)
+
+
+def _attempt(branch: _Place, value: JSON, run: _Run, notes: _Notes) -> _Found:
     """Evaluate a branch that may fail without harm; then its notes don't count."""
     if notes is None:
-        return branch(value, run, None)
+        return branch.check(value, run, None)
     own: set[str | int] = set()
-    found = branch(value, run, own)
+    found = branch.check(value, run, own)
     if not found:
         notes |= own
     return found
@@ -7939,44 +7967,37 @@ def _is_multiple(value: int | float, step: int | float) -> bool:
     from fractions import Fraction  # here, because few schemas need it
 
     try:
-        top, bottom = (
-            Fraction(repr(number) if isinstance(number, float) else number)
-            for number in (value, step)
-        )
+        return Fraction(str(value)) % Fraction(str(step)) == 0
     except ValueError:  # infinite, or no number at all
         return False
-    return top % bottom == 0
 
 
 # --- Keywords that look at the value itself -------------------------------------------
 
 
-def _leaf(
-    kind: type | tuple[type, ...],
-    fits: Callable[[Any, Any], object],
-    text: str,
-    prepare: Callable[[_Place, str, Any], Any] = lambda place, word, wanted: wanted,
-) -> _Maker:
-    """Return the maker of a keyword that tests values of one kind."""
+def _leaf(fits: Callable[[Any, Any], object], text: str) -> _Maker:
+    """Return the maker of a keyword that compares the value with its own."""
 
     def make(place: _Place, word: str, wanted: Any) -> list[_Check]:
-        tell, ready = text.format(_show(wanted)), prepare(place, word, wanted)
-
-        def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
-            if not isinstance(value, kind) or isinstance(value, bool):
-                return None
-            return None if fits(value, ready) else [((), word, tell, value)]
-
-        return [check]
+        return [_test(word, fits, wanted, text.format(_show(wanted)))]
 
     return make
 
 
-def _at_least(value: JSON, size: int) -> bool:
+def _test(
+    word: str, fits: Callable[[Any, Any], object], wanted: Any, tell: str
+) -> _Check:
+    def check(value: Any, run: _Run, notes: _Notes) -> _Found:
+        return None if fits(value, wanted) else [((), word, tell, value)]
+
+    return check
+
+
+def _at_least(value: Any, size: int) -> bool:
     return len(value) >= size
 
 
-def _at_most(value: JSON, size: int) -> bool:
+def _at_most(value: Any, size: int) -> bool:
     return len(value) <= size
 
 
@@ -7986,259 +8007,190 @@ def _is_unique(value: list[JSON], wanted: bool) -> bool:
 
 def _type(place: _Place, word: str, wanted: str | list[str]) -> list[_Check]:
     names = [wanted] if isinstance(wanted, str) else wanted
-    kinds = tuple(kind for name in names for kind in _TYPES[name])
-    exact, tell = frozenset(kinds), " or ".join(names)
+    place.types = tuple(kind for name in names for kind in _TYPES[name])
+    # A float comes here too, if integers are allowed: 1.0 is one.
+    whole = int in place.types and float not in place.types
+    return [_test(word, _is_whole, whole, " or ".join(names))]
 
-    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
-        # The exact type decides nearly always. Else: a subclass, but true is no number
-        # here; or 1.0, which is an integer.
-        if type(value) in exact or (
-            not isinstance(value, bool)
-            if isinstance(value, kinds)
-            else int in exact and isinstance(value, float) and value.is_integer()
-        ):
-            return None
-        return [((), word, tell, value)]
 
-    return [check]
+def _is_whole(value: JSON, allowed: bool) -> bool:
+    return allowed and isinstance(value, float) and value.is_integer()
 
 
 def _enum(place: _Place, word: str, allowed: list[JSON]) -> list[_Check]:
-    keys = {_key(item) for item in allowed}
     tell = ("one of " if len(allowed) > 1 else "") + _listed(map(_show, allowed))
+    keys = set(map(_key, allowed))
+    return [_test(word, lambda value, keys: _key(value) in keys, keys, tell)]
 
-    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
-        return None if _key(value) in keys else [((), word, tell, value)]
 
-    return [check]
+def _pattern(place: _Place, word: str, pattern: str) -> list[_Check]:
+    search = _search(place, word, pattern)
+    tell = f"a string that matches {_show(pattern)}"
+    return [_test(word, lambda value, search: search(value), search, tell)]
+
+
+def _search(place: _Place, word: str, pattern: str) -> Callable[[str], object]:
+    """Return the search function of an ECMA-262 pattern, bounded in its input."""
+    try:
+        search = _regex(pattern).search
+    except (re.error, ValueError, OverflowError) as error:
+        text = f"{place.where}/{word}: {pattern!r} is no valid pattern: {error}"
+        raise SchemaError(text) from None
+
+    def bounded(text: str) -> object:
+        if len(text) > SCHEMA_PATTERN_INPUT:
+            raise SchemaError(f"{len(text)} characters are too long for a pattern")
+        return search(text)
+
+    return bounded
 
 
 def _format(place: _Place, word: str, name: str) -> list[_Check]:
-    if name not in _FORMATS or not place.compiler.formats:
-        return []
-    return _leaf(str, _has_format, "a string in the format {}")(place, word, name)
-
-
-def _missing(word: str, names: list[str], tell: _Tell) -> _Check:
-    wanted = frozenset(names)
-
-    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
-        if not isinstance(value, dict) or value.keys() >= wanted:
-            return None
-        return [((), word, tell, name) for name in names if name not in value]
-
-    return check
-
-
-def _required(place: _Place, word: str, names: list[str]) -> list[_Check]:
-    return [_missing(word, names, "missing required property {!r}".format)]
-
-
-def _dependent_required(
-    place: _Place, word: str, table: dict[str, Any]
-) -> list[_Check]:
-    text = "missing property {1!r}, which {0!r} requires"
-    return [
-        _if_present(name, _missing(word, names, functools.partial(text.format, name)))
-        for name, names in table.items()
-    ]
-
-
-def _if_present(name: str, check: _Check) -> _Check:
-    return lambda value, run, notes: (
-        check(value, run, notes) if isinstance(value, dict) and name in value else None
-    )
+    tell = f"a string in the format {name!r}"
+    return [_test(word, _has_format, name, tell)] if name in _FORMATS else []
 
 
 # --- Keywords that apply sub-schemas to members of the value --------------------------
 
-_Pairs = Iterable[tuple[Any, _Check]]  # name or index, and the check for what is there
+_Spots = list[tuple[str, Any, _Place]]  # keyword, name or index, what must fit there
 
 
 def _members(
-    word: str,
-    kind: type[Any],
-    select: Callable[[Any, _Notes], _Pairs],
-    unexpected: Callable[[Any], str],
-) -> list[_Check]:
-    """Check the members that `select` picks; those under `false` are unexpected."""
-
-    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
-        if not isinstance(value, kind):
-            return None
-        failures: list[_Failure] = []
-        for key, child in select(value, notes):
-            if notes is not None:
-                notes.add(key)
-            found = child(value[key], run, None)
-            if not found:
-                continue
-            if child is _refuse:
-                found = [((), word, unexpected, key)]
-            else:
-                found = _under(key, found)
-            failures += found
-            if len(failures) >= run.limit:
-                break
-        return failures
-
-    return [check]
-
-
-def _under(key: str | int, found: list[_Failure]) -> list[_Failure]:
-    return [((key, *path), word, tell, got) for path, word, tell, got in found]
-
-
-_unexpected_name = "unexpected property {!r}".format
-_unexpected_item = "unexpected item at index {}".format
-
-
-def _properties(place: _Place, word: str, table: dict[str, JSON]) -> list[_Check]:
-    children = [(name, place.child(schema)) for name, schema in table.items()]
-
-    # The loop of _members once more: this keyword is in nearly every schema, and this
-    # form takes half the time.
-    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
-        if not isinstance(value, dict):
-            return None
-        failures: list[_Failure] = []
-        for name, child in children:
-            if name in value:
-                found = child(value[name], run, None)
-                if found:
-                    failures += _under(name, found)
-                    if len(failures) >= run.limit:
-                        break
+    place: _Place, spots: _Spots, value: Any, run: _Run, notes: _Notes
+) -> _Found:
+    """Check members of the value; those under `false` are unexpected."""
+    failures: list[_Failure] = []
+    for word, key, child in spots:
+        if word == "properties" and key not in value:
+            continue
         if notes is not None:
-            notes |= table.keys() & value.keys()
-        return failures
-
-    return [check]
-
-
-def _pattern_properties(
-    place: _Place, word: str, table: dict[str, JSON]
-) -> list[_Check]:
-    rules = [(place.search(word, p), place.child(s)) for p, s in table.items()]
-
-    def select(value: dict[str, JSON], notes: _Notes) -> _Pairs:
-        return [(n, child) for n in value for find, child in rules if find(n)]
-
-    return _members(word, dict, select, _unexpected_name)
+            notes.add(key)
+        found = child.check(value[key], run, None)
+        if not found:
+            continue
+        if child.schema is False:
+            tell = functools.partial(_tell_unexpected, place, word)
+            failures.append(((), word, tell, key))
+        else:
+            failures += [((key, *path), *failure) for path, *failure in found]
+        if len(failures) >= run.limit:
+            break
+    return failures
 
 
-def _additional_properties(place: _Place, word: str, schema: JSON) -> list[_Check]:
-    names = frozenset(place.schema.get("properties", ()))
-    patterns = "patternProperties"
-    searches = [place.search(patterns, p) for p in place.schema.get(patterns, ())]
-    child = place.child(schema)
-
-    def select(value: dict[str, JSON], notes: _Notes) -> _Pairs:
-        rest = [name for name in value if name not in names]
-        return [(n, child) for n in rest if not any(find(n) for find in searches)]
-
-    tell = functools.partial(_tell_unexpected, names)
-    (check,) = _members(word, dict, select, tell)
-    return [
-        lambda value, run, notes: (
-            None  # the usual cases
-            if (child is _accept and notes is None)
-            or (isinstance(value, dict) and names.issuperset(value))
-            else check(value, run, notes)
-        )
-    ]
-
-
-def _tell_unexpected(names: frozenset[str], name: str) -> str:
+def _tell_unexpected(place: _Place, word: str, key: str | int) -> str:
+    if isinstance(key, int):
+        return f"unexpected item at index {key}"
+    if word != "additionalProperties":
+        return f"unexpected property {key!r}"
     import difflib  # here, because only errors need it
 
+    names = sorted(place.parts.get("properties", ()))
     few = names if len(names) < 100 else ()  # difflib is slow: no guess among many
-    close = difflib.get_close_matches(name[:_SHOWN], few, 1)
+    close = difflib.get_close_matches(key[:_SHOWN], few, 1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    allowed = _listed(sorted(names)) or "none"
-    return f"unexpected property {_show(name)}; allowed: {allowed}{hint}"
+    allowed = _listed(names) or "none"
+    return f"unexpected property {_show(key)}; allowed: {allowed}{hint}"
 
 
-def _property_names(place: _Place, word: str, schema: JSON) -> list[_Check]:
-    child = place.child(schema)
+def _properties(place: _Place, word: str, wanted: Any) -> list[_Check]:
+    table, patterns = place.parts.get("properties", {}), "patternProperties"
+    named = [("properties", name, child) for name, child in table.items()]
+    rules = [
+        (_search(place, patterns, pattern), child)
+        for pattern, child in place.parts.get(patterns, {}).items()
+    ]
+    rest: _Place | None = place.parts.get("additionalProperties")
 
-    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
-        return [
-            ((), word, functools.partial(_tell_name, name, inner, tell), got)
-            for name in (value if isinstance(value, dict) else ())
-            for _, inner, tell, got in child(name, run, None) or ()
-        ]
+    def check(value: Any, run: _Run, notes: _Notes) -> _Found:
+        spots = named
+        if rules or (rest and not table.keys() >= value.keys()):
+            matched = [(n, child) for n in value for find, child in rules if find(n)]
+            spots = named + [(patterns, name, child) for name, child in matched]
+            if rest:
+                known = table.keys() | dict(matched)
+                others = [name for name in value if name not in known]
+                spots += [("additionalProperties", name, rest) for name in others]
+        return _members(place, spots, value, run, notes)
 
     return [check]
+
+
+def _check_items(place: _Place, value: Any, run: _Run, notes: _Notes) -> _Found:
+    first = place.parts.get("prefixItems", [])[: len(value)]
+    spots = [("prefixItems", index, child) for index, child in enumerate(first)]
+    rest = place.parts.get("items")
+    if rest:
+        spots += [("items", index, rest) for index in range(len(first), len(value))]
+    return _members(place, spots, value, run, notes)
+
+
+def _check_unevaluated(place: _Place, value: Any, run: _Run, notes: _Notes) -> _Found:
+    is_object = isinstance(value, dict)
+    word = "unevaluatedProperties" if is_object else "unevaluatedItems"
+    if word not in place.parts or not isinstance(value, (dict, list)):
+        return None
+    child, seen = place.parts[word], notes or ()
+    keys = value if is_object else range(len(value))
+    spots = [(word, key, child) for key in keys if key not in seen]
+    return _members(place, spots, value, run, notes)
+
+
+def _check_names(place: _Place, value: Any, run: _Run, notes: _Notes) -> _Found:
+    child: _Place = place.parts["propertyNames"]
+    return [
+        ((), "propertyNames", functools.partial(_tell_name, name, word, tell), got)
+        for name in value
+        for _, word, tell, got in child.check(name, run, None) or ()
+    ]
 
 
 def _tell_name(name: str, inner: str, tell: _Tell, got: JSON) -> str:
     return f"property name {_show(name)}: {_message(inner, tell, got)}"
 
 
-def _prefix_items(place: _Place, word: str, schemas: list[JSON]) -> list[_Check]:
-    children = [place.child(schema) for schema in schemas]
-    return _members(
-        word,
-        list,
-        lambda value, _: zip(range(len(value)), children, strict=False),
-        _unexpected_item,
-    )
+def _check_required(place: _Place, value: Any, run: _Run, notes: _Notes) -> _Found:
+    tell = "missing required property {!r}".format
+    names = place.parts["required"]
+    return [((), "required", tell, name) for name in names if name not in value]
 
 
-def _items(place: _Place, word: str, schema: JSON) -> list[_Check]:
-    start, child = len(place.schema.get("prefixItems", ())), place.child(schema)
-    return _members(
-        word,
-        list,
-        lambda value, _: [(index, child) for index in range(start, len(value))],
-        _unexpected_item,
-    )
+def _check_dependent(place: _Place, value: Any, run: _Run, notes: _Notes) -> _Found:
+    text = "missing property {1!r}, which {0!r} requires"
+    return [
+        ((), "dependentRequired", functools.partial(text.format, name), needed)
+        for name, names in place.parts["dependentRequired"].items()
+        if name in value
+        for needed in names
+        if needed not in value
+    ]
 
 
-def _unevaluated(kind: type[Any], unexpected: Callable[[Any], str]) -> _Maker:
-    def make(place: _Place, word: str, schema: JSON) -> list[_Check]:
-        child = place.child(schema)
-
-        def select(value: JSON, notes: _Notes) -> _Pairs:
-            keys = value if kind is dict else range(len(value))
-            return [(key, child) for key in keys if key not in (notes or ())]
-
-        return _members(word, kind, select, unexpected)
-
-    return make
-
-
-def _contains(place: _Place, word: str, schema: JSON) -> list[_Check]:
-    child = place.child(schema)
-    least = place.schema.get("minContains", 1)
-    most = place.schema.get("maxContains", sys.maxsize)
+def _check_contains(place: _Place, value: Any, run: _Run, notes: _Notes) -> _Found:
+    child, least = place.parts["contains"], place.parts.get("minContains", 1)
+    most = place.parts.get("maxContains", sys.maxsize)
+    hits = [n for n, item in enumerate(value) if not child.check(item, run, None)]
+    if notes is not None:
+        notes.update(hits)
+    if least <= len(hits) <= most:
+        return None
     upper = "" if most == sys.maxsize else f" and at most {most}"
     tell = f"at least {least}{upper} items that match `contains`"
-
-    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
-        if not isinstance(value, list):
-            return None
-        hits = [index for index, item in enumerate(value) if not child(item, run, None)]
-        if notes is not None:
-            notes.update(hits)
-        return None if least <= len(hits) <= most else [((), word, tell, len(hits))]
-
-    return [check]
+    return [((), "contains", tell, len(hits))]
 
 
 # --- Keywords that apply sub-schemas to the same value --------------------------------
 
 
-def _all_of(place: _Place, word: str, schemas: list[JSON]) -> list[_Check]:
-    return [place.child(schema) for schema in schemas]
+def _all_of(place: _Place, word: str, children: list[_Place]) -> list[_Check]:
+    return [child.check for child in children]
 
 
-def _some_of(place: _Place, word: str, schemas: list[JSON]) -> list[_Check]:
-    branches, single = _all_of(place, word, schemas), word == "oneOf"
+def _some_of(place: _Place, word: str, branches: list[_Place]) -> list[_Check]:
+    single = word == "oneOf"
     tell = "expected exactly one form of oneOf to fit, but forms {} fit".format
 
-    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
+    def check(value: Any, run: _Run, notes: _Notes) -> _Found:
         failed: list[list[_Failure]] = []
         fits: list[int] = []
         for index, branch in enumerate(branches):
@@ -8290,188 +8242,92 @@ def _tell_forms(firsts: list[_Failure], value: JSON) -> str:
     return f"fits none of {len(firsts)} forms: {'; or '.join(parts)}"
 
 
-def _not(place: _Place, word: str, schema: JSON) -> list[_Check]:
-    child, tell = place.child(schema), f"a value that does not match {_show(schema)}"
-    return [
-        lambda value, run, notes: (
-            None if child(value, run, None) else [((), word, tell, value)]
-        )
-    ]
+def _check_not(place: _Place, value: Any, run: _Run, notes: _Notes) -> _Found:
+    child: _Place = place.parts["not"]
+    tell = f"a value that does not match {_show(child.schema)}"
+    return None if child.check(value, run, None) else [((), "not", tell, value)]
 
 
-def _if(place: _Place, word: str, schema: JSON) -> list[_Check]:
-    test = place.child(schema)
-    then, otherwise = (place.child(place.schema.get(w, True)) for w in ("then", "else"))
-
-    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
-        branch = otherwise if _attempt(test, value, run, notes) else then
-        return branch(value, run, notes)
-
-    return [check]
+def _check_if(place: _Place, value: Any, run: _Run, notes: _Notes) -> _Found:
+    failed = _attempt(place.parts["if"], value, run, notes)
+    branch: _Place | None = place.parts.get("else" if failed else "then")
+    return branch.check(value, run, notes) if branch else None
 
 
-def _dependent_schemas(
-    place: _Place, word: str, table: dict[str, JSON]
-) -> list[_Check]:
-    return [_if_present(name, place.child(schema)) for name, schema in table.items()]
+def _check_schemas(place: _Place, value: Any, run: _Run, notes: _Notes) -> _Found:
+    found: list[_Failure] = []
+    for name, child in place.parts["dependentSchemas"].items():
+        if name in value:
+            found += child.check(value, run, notes) or ()
+    return found
 
 
-def _ref(place: _Place, word: str, ref: str) -> list[_Check]:
-    target = place.compiler.resolve(ref, place, word)
-    return [_following(lambda run: target)]
+def _ref(place: _Place, word: str, target: _Place) -> list[_Check]:
+    anchor = urldefrag(place.schema[word]).fragment
+    # core 8.2.3.2: without a $dynamicAnchor, $dynamicRef behaves like $ref
+    dynamic = word == "$dynamicRef" and target.resource.dynamic.get(anchor) is target
 
-
-def _dynamic_ref(place: _Place, word: str, ref: str) -> list[_Check]:
-    target = place.compiler.resolve(ref, place, word)
-    name = urldefrag(ref).fragment
-    if target.resource.dynamic.get(name) is not target:
-        return _ref(place, word, ref)  # core 8.2.3.2: then it behaves like $ref
-
-    def find(run: _Run) -> _Place:
-        spots = (each.dynamic[name] for each in run.scope if name in each.dynamic)
-        return next(spots, target)
-
-    return [_following(find)]
-
-
-def _following(find: Callable[[_Run], _Place]) -> _Check:
-    """Evaluate a place that is compiled later: it may contain this one."""
-
-    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
+    def check(value: Any, run: _Run, notes: _Notes) -> _Found:
         run.depth += 1  # only references can nest without end
         if run.depth > SCHEMA_DEPTH:
             text = f"nested too deeply: references go deeper than {SCHEMA_DEPTH}"
             raise SchemaError(text)
-        found = find(run).check(value, run, notes)
+        place = run.scope.get(anchor, target) if dynamic else target
+        found = place.check(value, run, notes)
         run.depth -= 1
         return found
 
-    return check
+    return [check]
 
 
-_NUMBER = (int, float)
-# In order of evaluation: `type` first, `unevaluated*` after all that they must see.
-_KEYWORDS: dict[str, _Maker] = {
-    "type": _type,
-    "enum": _enum,
-    "const": lambda place, word, wanted: _enum(place, word, [wanted]),
-    "minimum": _leaf(_NUMBER, operator.ge, "a number >= {}"),
-    "maximum": _leaf(_NUMBER, operator.le, "a number <= {}"),
-    "exclusiveMinimum": _leaf(_NUMBER, operator.gt, "a number > {}"),
-    "exclusiveMaximum": _leaf(_NUMBER, operator.lt, "a number < {}"),
-    "multipleOf": _leaf(_NUMBER, _is_multiple, "a multiple of {}"),
-    "minLength": _leaf(str, _at_least, "a string of at least {} characters"),
-    "maxLength": _leaf(str, _at_most, "a string of at most {} characters"),
-    "pattern": _leaf(
-        str,
-        lambda text, search: search(text),
-        "a string that matches {}",
-        lambda place, word, pattern: place.search(word, pattern),
-    ),
-    "format": _format,
-    "minItems": _leaf(list, _at_least, "an array of at least {} items"),
-    "maxItems": _leaf(list, _at_most, "an array of at most {} items"),
-    "uniqueItems": _leaf(list, _is_unique, "an array without equal items"),
-    "minProperties": _leaf(dict, _at_least, "an object of at least {} properties"),
-    "maxProperties": _leaf(dict, _at_most, "an object of at most {} properties"),
-    "required": _required,
-    "dependentRequired": _dependent_required,
-    "properties": _properties,
-    "patternProperties": _pattern_properties,
-    "additionalProperties": _additional_properties,
-    "propertyNames": _property_names,
-    "prefixItems": _prefix_items,
-    "items": _items,
-    "contains": _contains,
-    "$ref": _ref,
-    "$dynamicRef": _dynamic_ref,
-    "allOf": _all_of,
-    "anyOf": _some_of,
-    "oneOf": _some_of,
-    "not": _not,
-    "if": _if,
-    "dependentSchemas": _dependent_schemas,
-    "unevaluatedProperties": _unevaluated(dict, _unexpected_name),
-    "unevaluatedItems": _unevaluated(list, _unexpected_item),
+def _of(check: Callable[[_Place, Any, _Run, _Notes], _Found]) -> _Maker:
+    """Return the maker of a keyword that finds all that it needs in its place."""
+    return lambda place, word, wanted: [functools.partial(check, place)]
+
+
+_VALUES, _NUMBERS, _STRINGS = (object, bool), (int, float), (str,)
+_LISTS, _DICTS = (list,), (dict,)
+# Keyword -> the types of the values that it looks at, and its maker; in order of
+# evaluation. `unevaluated*` come after all that they must see, in _track.
+_KEYWORDS: dict[str, tuple[tuple[type, ...], _Maker]] = {
+    "type": (_VALUES, _type),
+    "enum": (_VALUES, _enum),
+    "const": (_VALUES, lambda place, word, wanted: _enum(place, word, [wanted])),
+    "minimum": (_NUMBERS, _leaf(operator.ge, "a number >= {}")),
+    "maximum": (_NUMBERS, _leaf(operator.le, "a number <= {}")),
+    "exclusiveMinimum": (_NUMBERS, _leaf(operator.gt, "a number > {}")),
+    "exclusiveMaximum": (_NUMBERS, _leaf(operator.lt, "a number < {}")),
+    "multipleOf": (_NUMBERS, _leaf(_is_multiple, "a multiple of {}")),
+    "minLength": (_STRINGS, _leaf(_at_least, "a string of at least {} characters")),
+    "maxLength": (_STRINGS, _leaf(_at_most, "a string of at most {} characters")),
+    "pattern": (_STRINGS, _pattern),
+    "format": (_STRINGS, _format),
+    "minItems": (_LISTS, _leaf(_at_least, "an array of at least {} items")),
+    "maxItems": (_LISTS, _leaf(_at_most, "an array of at most {} items")),
+    "uniqueItems": (_LISTS, _leaf(_is_unique, "an array without equal items")),
+    "minProperties": (_DICTS, _leaf(_at_least, "an object of at least {} properties")),
+    "maxProperties": (_DICTS, _leaf(_at_most, "an object of at most {} properties")),
+    "required": (_DICTS, _of(_check_required)),
+    "dependentRequired": (_DICTS, _of(_check_dependent)),
+    "properties": (_DICTS, _properties),
+    "propertyNames": (_DICTS, _of(_check_names)),
+    "items": (_LISTS, _of(_check_items)),
+    "contains": (_LISTS, _of(_check_contains)),
+    "$ref": (_VALUES, _ref),
+    "$dynamicRef": (_VALUES, _ref),
+    "allOf": (_VALUES, _all_of),
+    "anyOf": (_VALUES, _some_of),
+    "oneOf": (_VALUES, _some_of),
+    "not": (_VALUES, _of(_check_not)),
+    "if": (_VALUES, _of(_check_if)),
+    "dependentSchemas": (_DICTS, _of(_check_schemas)),
+}
+_TOGETHER = {  # keywords that the maker of another one sees to
+    **dict.fromkeys(("patternProperties", "additionalProperties"), "properties"),
+    "prefixItems": "items",
 }
 
 # --- Compiling: resources, places, references -----------------------------------------
-
-
-class _Resource:
-    """A schema with a URI of its own, and what a reference can name in it."""
-
-    def __init__(self, uri: str, root: JSON, keywords: Mapping[str, _Maker]) -> None:
-        self.uri = uri
-        self.root = root
-        self.keywords = keywords  # of its dialect
-        self.anchors: dict[str, _Place] = {}
-        self.dynamic: dict[str, _Place] = {}  # those of $dynamicAnchor
-
-
-class _Place:
-    """A schema where it stands: what a maker needs to compile one of its keywords."""
-
-    def __init__(
-        self, compiler: _Compiler, resource: _Resource, schema: JSON, where: str
-    ) -> None:
-        self.compiler = compiler
-        self.resource = resource
-        self.schema = schema
-        self.where = where  # for messages: "#/properties/a"
-        self.check: _Check = _refuse if schema is False else _accept
-        self.built = isinstance(schema, bool)
-
-    def build(self) -> _Check:
-        """Compile the schema, unless that has been done."""
-        if self.built:
-            return self.check
-        self.built = True
-        soon: list[_Check] = []
-        late: list[_Check] = []
-        makers = self.resource.keywords
-        for word in [word for word in makers if word in self.schema]:
-            checks = late if word in _VOCABULARIES["unevaluated"] else soon
-            checks += makers[word](self, word, self.schema[word])
-        if soon or late:
-            self.check = _node(soon)
-        if late:
-            self.check = _noting(self.check, late)
-        if self.resource.dynamic:  # else it can't matter to any $dynamicRef
-            self.check = _entering(self.resource, self.check)
-        return self.check
-
-    def child(self, schema: JSON) -> _Check:
-        """Compile a sub-schema."""
-        return self.compiler.places[id(schema)].build()
-
-    def search(self, word: str, pattern: str) -> Callable[[str], object]:
-        """Return the search function of an ECMA-262 pattern, bounded in its input."""
-        try:
-            search = _regex(pattern).search
-        except (re.error, ValueError, OverflowError) as error:
-            text = f"{self.where}/{word}: {pattern!r} is no valid pattern: {error}"
-            raise SchemaError(text) from None
-
-        def bounded(text: str) -> object:
-            if len(text) > SCHEMA_PATTERN_INPUT:
-                raise SchemaError(f"{len(text)} characters are too long for a pattern")
-            return search(text)
-
-        return bounded
-
-
-def _entering(resource: _Resource, node: _Check) -> _Check:
-    """Put the resource of a schema in the dynamic scope while that is evaluated."""
-
-    def check(value: JSON, run: _Run, notes: _Notes) -> _Found:
-        outer = run.scope
-        run.scope = (*outer, resource)
-        found = node(value, run, notes)
-        run.scope = outer
-        return found
-
-    return check
 
 
 class _Compiler:
@@ -8480,38 +8336,50 @@ class _Compiler:
     def __init__(self, documents: Mapping[str, JSON], formats: bool) -> None:
         given = {uri.rstrip("#"): document for uri, document in documents.items()}
         self.documents = given | _META_SCHEMAS
-        self.formats = formats
+        self.unused = frozenset() if formats else {"format"}
         self.resources: dict[str, _Resource] = {}
         # By id() of the schema. All true are one place, and so are all false.
-        nowhere = _Resource("", None, {})
-        self.places = {id(s): _Place(self, nowhere, s, "") for s in (True, False)}
+        nowhere = _Resource("", None, ())
+        self.places = {id(s): _Place(nowhere, s, "") for s in (True, False)}
+        nothing = _test("false", operator.is_, Any, "no value at all")
+        self.places[id(False)].checks = [(_VALUES, nothing)]
         self.pending: list[_Place] = []
 
-    def compile(self, schema: JSON) -> _Check:
+    def compile(self, schema: JSON) -> _Place:
         """Compile a schema and whatever it refers to, directly or not."""
         self.load("", schema)
-        while self.pending:  # inner ones come first, so the stack stays low
-            self.pending.pop().build()
-        return self.places[id(schema)].check
+        while self.pending:
+            self._build(self.pending.pop())
+        return self.places[id(schema)]
+
+    def _build(self, place: _Place) -> None:
+        """Make the checks of a place."""
+        for word in ("$ref", "$dynamicRef"):
+            if word in place.parts:
+                place.parts[word] = self.resolve(place.parts[word], place, word)
+        place.late = not _VOCABULARIES["unevaluated"].keys().isdisjoint(place.parts)
+        if place.late or place.resource.dynamic:
+            place.check = functools.partial(_track, place)
+        words = {_TOGETHER.get(word, word) for word in place.parts}
+        for word in [word for word in _KEYWORDS if word in words]:
+            kinds, make = _KEYWORDS[word]
+            checks = make(place, word, place.parts.get(word))
+            place.checks += [(kinds, check) for check in checks]
 
     def load(self, uri: str, schema: JSON) -> None:
         """Check and index a document."""
-        resource = self._resource(schema, uri, uri + "#", None)
-        self.resources[uri] = resource
+        words = self._dialect(schema, uri + "#")
+        self.resources[uri] = resource = self._resource(schema, uri, words)
         self._index(schema, resource, uri + "#")
 
-    def _resource(
-        self, schema: JSON, base: str, where: str, words: Mapping[str, _Maker] | None
-    ) -> _Resource:
-        """Register a schema under its $id; `words` are the keywords of its parent."""
-        named = schema if isinstance(schema, dict) else {}
-        if words is None or "$schema" in named:
-            words = self._dialect(schema, where)
-        uri = _join(base, named.get("$id", ""))[0]
+    def _resource(self, schema: JSON, base: str, words: Collection[str]) -> _Resource:
+        """Register a schema under its $id."""
+        name = schema.get("$id", "") if isinstance(schema, dict) else ""
+        uri = _join(base, name)[0]
         self.resources[uri] = resource = _Resource(uri, schema, words)
         return resource
 
-    def _dialect(self, schema: JSON, where: str) -> Mapping[str, _Maker]:
+    def _dialect(self, schema: JSON, where: str) -> Collection[str]:
         """Check a schema against its meta-schema; return the keywords of that."""
         given = schema.get("$schema") if isinstance(schema, dict) else None
         meta = self.documents.get(str(given or SCHEMA_DIALECT).rstrip("#"))
@@ -8526,25 +8394,24 @@ class _Compiler:
             judge = _meta_schema() if ours else Schema(meta, resources=self.documents)
             for wrong in judge.violations(schema, 1):
                 raise SchemaError(f"{where}{_pointer(wrong.path)}: {wrong.message}")
-        if "$vocabulary" not in meta:
-            return _KEYWORDS
         words: set[str] = set()
-        for uri, needed in meta["$vocabulary"].items():
+        vocabularies = dict.fromkeys(_VOCABULARIES, True)
+        for uri, needed in meta.get("$vocabulary", vocabularies).items():
             name = uri.removeprefix(f"{_BASE}vocab/")
             if name not in _VOCABULARIES and needed:
                 raise SchemaError(f"{where}: unsupported vocabulary {uri!r}")
             words.update(_VOCABULARIES.get(name, ()))
-        return {word: make for word, make in _KEYWORDS.items() if word in words}
+        return words - self.unused
 
-    def _index(self, schema: JSON, resource: _Resource, where: str) -> None:
-        """Note the places and anchors of a schema and of its sub-schemas."""
+    def _index(self, schema: JSON, resource: _Resource, where: str) -> _Place:
+        """Note the place of a schema, its anchors, and those of its sub-schemas."""
         if id(schema) in self.places:
-            return
+            return self.places[id(schema)]
         if "$id" in schema and schema is not resource.root:
-            base, words = resource.uri, resource.keywords
-            resource = self._resource(schema, base, where, words)
-        place = _Place(self, resource, schema, where)
-        self.places[id(schema)] = place
+            own = "$schema" in schema
+            words = self._dialect(schema, where) if own else resource.words
+            resource = self._resource(schema, resource.uri, words)
+        self.places[id(schema)] = place = _Place(resource, schema, where)
         self.pending.append(place)
         for word in ("$anchor", "$dynamicAnchor"):
             if word in schema:
@@ -8552,8 +8419,27 @@ class _Compiler:
         if "$dynamicAnchor" in schema:
             resource.dynamic[schema["$dynamicAnchor"]] = place
         for word, value in schema.items():
-            for keys, child in _sub_schemas(word, value):
-                self._index(child, resource, where + _pointer(keys))
+            if word in resource.words:
+                part = self._part(word, value, resource, where + _pointer([word]))
+                place.parts[word] = part
+        return place
+
+    def _part(self, word: str, value: Any, resource: _Resource, where: str) -> Any:
+        """Return the value of a keyword, with places instead of sub-schemas."""
+        shape = _SHAPES[word]
+        if shape is _SUB:
+            return self._index(value, resource, where)
+        if shape is _SUB_LIST:
+            return [
+                self._index(schema, resource, f"{where}/{index}")
+                for index, schema in enumerate(value)
+            ]
+        if shape is _SUB_MAP:
+            return {
+                name: self._index(schema, resource, where + _pointer([name]))
+                for name, schema in value.items()
+            }
+        return value
 
     def resolve(self, ref: str, place: _Place, word: str) -> _Place:
         """Return the place of the schema that a reference names."""
@@ -8605,17 +8491,6 @@ def _follow_pointer(document: JSON, pointer: str) -> JSON:
         else:
             raise LookupError(token)
     return document
-
-
-def _sub_schemas(word: str, value: JSON) -> Iterator[tuple[list[str | int], JSON]]:
-    """Yield the keys that lead to each sub-schema of a keyword, and the sub-schema."""
-    shape = _SHAPES.get(word)
-    if shape is _SUB:
-        yield [word], value
-    elif shape is _SUB_LIST or shape is _SUB_MAP:
-        pairs = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, child in pairs:
-            yield [word, key], child
 
 
 # --- The meta-schema, condensed -------------------------------------------------------
@@ -8917,7 +8792,7 @@ def _write(value: Any) -> JSON:
         return sorted(_write_items(value), key=_set_order)
     if isinstance(value, (abc.Sequence, abc.Iterator, abc.MappingView)):
         return _write_items(typing.cast("Iterable[Any]", value))
-    if isinstance(value, tuple(_library_plans())):
+    if any(map(_library_row, kind.__mro__)):
         return str(value)
     raise _Misfit(f"a value of type {kind.__name__} has no JSON form")
 
@@ -8990,8 +8865,8 @@ def _to_float(value: JSON) -> float:
 def _text(
     what: str,
     pattern: str,
+    schema: dict[str, JSON],
     parse: Callable[[str], Any],
-    keywords: dict[str, JSON],
     breadth: int = 0,
 ) -> _Plan:
     """Plan a type with a textual form, held to one spelling by a pattern.
@@ -9006,75 +8881,73 @@ def _text(
                 return parse(text)
         raise _Misfit(f"expected {what}, got {reprlib.repr(value)}")
 
-    return _Plan({"type": "string", **keywords}, convert, breadth)
+    return _Plan(schema, convert, breadth)
 
 
 _ANYTHING = _Plan({}, breadth=2)
 _NULL = _Plan({"type": "null"}, exact=type(None))
 _CLOCK = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}:[0-9]{2})?"
 _DECIMAL = r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?"
-_DECIMAL_FORMS = [{"type": "number"}, {"type": "string", "pattern": f"^{_DECIMAL}$"}]
 
 _PLANS: dict[Any, _Plan] = {
     Any: _ANYTHING,
     object: _ANYTHING,
     None: _NULL,
     type(None): _NULL,
-    str: _Plan({"type": "string"}, exact=str),
-    bool: _Plan({"type": "boolean"}, exact=bool),
+    str: _Plan(_STRING, exact=str),
+    bool: _Plan(_FLAG, exact=bool),
     int: _Plan({"type": "integer"}, int, exact=int),
     float: _Plan({"type": "number"}, _to_float, exact=float),
     datetime.date: _text(
         "an ISO 8601 date such as 2026-07-28",
         r"\d{4}-\d\d-\d\d",
+        {"type": "string", "format": "date"},
         datetime.date.fromisoformat,
-        {"format": "date"},
     ),
     datetime.datetime: _text(
         "an ISO 8601 date and time such as 2026-07-28T09:30:00Z",
         rf"\d{{4}}-\d\d-\d\d[T ]{_CLOCK}",
+        {"type": "string", "format": "date-time"},
         datetime.datetime.fromisoformat,
-        {"format": "date-time"},
     ),
     # No format "time": that one demands an offset, which Python's times rarely have.
     datetime.time: _text(
         "an ISO 8601 time such as 09:30:00",
         _CLOCK,
+        {"type": "string", "pattern": f"^{_CLOCK}$"},
         datetime.time.fromisoformat,
-        {"pattern": f"^{_CLOCK}$"},
     ),
     # Many words are base64 too, so in a union plain str comes first.
     bytes: _text(
         "base64 text",
         r"[A-Za-z0-9+/=]*",
+        {"type": "string", "contentEncoding": "base64"},
         functools.partial(base64.b64decode, validate=True),
-        {"contentEncoding": "base64"},
         breadth=1,
     ),
 }
-_LIBRARIES = ("uuid", "decimal", "_decimal", "pathlib")
+_PATH = ("a path", r"(?s:.*)", _STRING)
+# By name: a server should only import the modules of these types if it uses them.
+# The type itself parses the text.
+_LIBRARY: dict[str, tuple[str, str, dict[str, JSON]]] = {
+    "pathlib.Path": _PATH,
+    "pathlib.PurePath": _PATH,
+    "uuid.UUID": (
+        "a UUID such as 123e4567-e89b-12d3-a456-426614174000",
+        r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+        {"type": "string", "format": "uuid"},
+    ),
+    "decimal.Decimal": (
+        "a decimal number such as 12.50",
+        _DECIMAL,
+        {"anyOf": [{"type": "number"}, {**_STRING, "pattern": f"^{_DECIMAL}$"}]},
+    ),
+}
 
 
-@functools.cache
-def _library_plans() -> dict[Any, _Plan]:
-    """Plan the types of modules that a server imports only if it uses them."""
-    import decimal
-    import pathlib
-    import uuid
-
-    path = _Plan({"type": "string"}, pathlib.Path)
-    number = _text("a decimal number such as 12.50", _DECIMAL, decimal.Decimal, {})
-    return {
-        pathlib.Path: path,
-        pathlib.PurePath: path,
-        uuid.UUID: _text(
-            "a UUID such as 123e4567-e89b-12d3-a456-426614174000",
-            r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
-            uuid.UUID,
-            {"format": "uuid"},
-        ),
-        decimal.Decimal: number._replace(schema={"anyOf": _DECIMAL_FORMS}, breadth=1),
-    }
+def _library_row(kind: Any) -> tuple[str, str, dict[str, JSON]] | None:
+    package = getattr(kind, "__module__", "").partition(".")[0]  # pathlib._local
+    return _LIBRARY.get(f"{package}.{getattr(kind, '__qualname__', '')}")
 
 
 # What to make of the list that JSON gives; None: it will do as it is.
@@ -9116,8 +8989,8 @@ class _Walk:
 
     def __init__(self) -> None:
         self.defs: dict[str, JSON] = {}
-        self._names: dict[Any, str] = {}
-        self._plans: dict[Any, _Plan | None] = {}  # of classes; None: being built
+        self._names: set[str] = set()
+        self._plans: dict[Any, _Plan] = {}  # of classes and aliases
 
     def finish(self, schema: dict[str, JSON]) -> dict[str, JSON]:
         """Return a document of one's own: plans share their parts."""
@@ -9125,7 +8998,9 @@ class _Walk:
 
     def test(self, plan: _Plan) -> Schema:
         """Return what tells if a JSON value has the form that a plan takes."""
-        return Schema({**plan.schema, "$defs": self.defs})
+        # Of a type that is being planned, nothing fits yet: that only hides defaults.
+        defs = dict.fromkeys(self._names, False) | self.defs
+        return Schema({**plan.schema, "$defs": defs})
 
     def plan_at(self, where: str, hint: Any) -> _Plan:
         try:
@@ -9137,11 +9012,11 @@ class _Walk:
         kind, args = typing.get_origin(hint) or hint, typing.get_args(hint)
         if kind is typing.Annotated and args:
             return self._annotated(*args)
-        if isinstance(kind, abc.Hashable):
-            late = getattr(kind, "__module__", "").partition(".")[0] in _LIBRARIES
-            plans = _library_plans() if late else _PLANS
-            if kind in plans:
-                return plans[kind]
+        if isinstance(kind, abc.Hashable) and kind in _PLANS:
+            return _PLANS[kind]
+        if row := _library_row(kind):
+            # As the str that they are in JSON, UUIDs are the narrow type in a union.
+            return _text(*row, kind, breadth=int("format" not in row[2]))
         if kind is tuple and hint not in _BARE and args[1:] != (...,):
             return self._fixed(args)
         if isinstance(kind, type) and kind in _ARRAYS:
@@ -9224,9 +9099,9 @@ class _Walk:
                 raise HintError(text)
 
         def convert(value: JSON) -> Any:
-            pairs = _convert_each(lambda index: item.convert, enumerate(value))
+            items = [_convert_at(n, each, item.convert) for n, each in enumerate(value)]
             try:
-                return (make or list)([converted for _, converted in pairs])
+                return make(items) if make else items
             except TypeError as error:  # set[Any], and an item is a list or object
                 raise _Misfit(f"expected items for a set: {error}") from None
 
@@ -9240,8 +9115,8 @@ class _Walk:
             schema["prefixItems"] = [plan.schema for plan in plans]
 
         def convert(value: JSON) -> Any:
-            pairs = _convert_each(lambda index: plans[index].convert, enumerate(value))
-            return tuple(converted for _, converted in pairs)
+            each = enumerate(zip(value, plans, strict=True))
+            return tuple(_convert_at(n, item, plan.convert) for n, (item, plan) in each)
 
         return _Plan(schema, convert)
 
@@ -9251,8 +9126,10 @@ class _Walk:
         key = keys.convert or (lambda name: name)
 
         def convert(value: JSON) -> dict[Any, Any]:
-            pairs = _convert_each(lambda name: items.convert, value.items())
-            return {key(name): converted for name, converted in pairs}
+            return {
+                key(name): _convert_at(name, item, items.convert)
+                for name, item in value.items()
+            }
 
         return _Plan(
             {"type": "object", **names, "additionalProperties": items.schema or True},
@@ -9262,74 +9139,74 @@ class _Walk:
     def _named(self, kind: Any) -> _Plan:
         """Plan a class or alias; when it is met again inside itself, refer to $defs."""
         if kind in self._plans:
-            return self._plans[kind] or self._reference(kind)
-        self._plans[kind] = None
-        plan = self.plan(kind.__value__) if _is_alias(kind) else self._struct(kind)
-        if kind in self._names:
-            self.defs[self._names[kind]] = plan.schema
-            plan = plan._replace(schema=self._reference(kind).schema)
-        self._plans[kind] = plan
-        return plan
-
-    def _reference(self, kind: Any) -> _Plan:
-        name = self._names.get(kind) or kind.__name__
-        while name in self.defs and kind not in self._names:
+            return self._plans[kind]
+        name = kind.__name__
+        while name in self._names:
             name += "_"
-        self._names[kind] = name
-        # False until the schema is known. Asked about the default of a field before,
-        # it says no, which only hides that.
-        self.defs.setdefault(name, False)
+        self._names.add(name)
+        reference = {"$ref": f"#/$defs/{name}"}
 
         def convert(value: JSON) -> Any:
             plan = self._plans[kind]
-            return plan.convert(value) if plan and plan.convert else value
+            return plan.convert(value) if plan.convert else value
 
-        return _Plan({"$ref": f"#/$defs/{name}"}, convert, breadth=0)
+        self._plans[kind] = _Plan(reference, convert, breadth=0)
+        plan = self.plan(kind.__value__) if _is_alias(kind) else self._struct(kind)
+        if str(reference) in str(plan.schema):  # so it contains itself
+            self.defs[name] = plan.schema
+            plan = plan._replace(schema=reference)
+        self._plans[kind] = plan
+        return plan
 
     def _struct(self, kind: Any) -> _Plan:
         fields = list(_fields_of(kind))
-        plans, schema = self.members(fields, f"{kind.__name__}.{{}}", False)
-        converters = {n: plan.convert for n, plan in plans.items() if plan.convert}
+        schema, members = self.members(fields, f"{kind.__name__}.{{}}", None)
         ours = {field.name for field in fields if field.ours}
 
         def convert(value: JSON) -> Any:
-            pairs = _convert_each(converters.get, value.items())
+            given = members(value) if members else value
             try:
-                return kind(**{n: item for n, item in pairs if n not in ours})
+                return kind(**{n: item for n, item in given.items() if n not in ours})
             except ValueError:
                 raise
             except Exception as error:  # what a __post_init__ raises against a value
                 raise _Misfit(f"{kind.__name__}: {error}") from error
 
         # A TypedDict stays what it is.
-        idle = issubclass(kind, dict) and not converters
-        return _Plan(schema, None if idle else convert, breadth=0)
+        return _Plan(schema, members if issubclass(kind, dict) else convert, breadth=0)
 
     def members(
-        self, fields: Iterable[_Field], where: str, rest: JSON
-    ) -> tuple[dict[str, _Plan], dict[str, JSON]]:
-        """Return the plans of fields, and the schema of an object that has them."""
-        plans: dict[str, _Plan] = {}
-        properties: dict[str, JSON] = {}
-        required: list[str] = []
+        self, fields: Iterable[_Field], where: str, rest: _Plan | None
+    ) -> tuple[dict[str, JSON], _Convert | None]:
+        """Return schema and converter of an object with some members, and a rest."""
+        schema: dict[str, JSON] = {"type": "object", "properties": {}}
+        converters: dict[str, _Convert | None] = {}
         for each in fields:
             plan = self.plan_at(where.format(each.name), each.hint)
-            schema: dict[str, JSON] = (
-                {"description": each.text} if each.text else {}
-            ) | plan.schema
-            # Absent, not JSON, or (x: int = None) not of the type: we publish none.
-            with contextlib.suppress(ValueError, HintError):
-                form = _constant(each.default)
-                if type(form) is plan.exact or self.test(plan).is_valid(form):
-                    schema["default"] = form
+            converters[each.name] = plan.convert
+            found: dict[str, JSON] = {"description": each.text} if each.text else {}
+            found |= plan.schema
             if each.ours:
-                schema["readOnly"] = True
+                found["readOnly"] = True
             if each.required:
-                required.append(each.name)
-            plans[each.name], properties[each.name] = plan, schema
-        needed = {"required": required} if required else {}
-        whole = {"type": "object", "properties": properties, **needed}
-        return plans, {**whole, "additionalProperties": rest}
+                schema.setdefault("required", []).append(each.name)
+            elif each.default is not MISSING:
+                # Not JSON, or (x: int = None) not of the type: we publish none.
+                with contextlib.suppress(ValueError, HintError):
+                    form = _constant(each.default)
+                    if type(form) is plan.exact or self.test(plan).is_valid(form):
+                        found["default"] = form
+            schema["properties"][each.name] = found
+        schema["additionalProperties"] = (rest.schema or True) if rest else False
+        further = rest.convert if rest else None
+
+        def convert(value: dict[str, JSON]) -> dict[str, Any]:
+            return {
+                name: _convert_at(name, item, converters.get(name, further))
+                for name, item in value.items()
+            }
+
+        return schema, convert if further or any(converters.values()) else None
 
 
 def _keys(hint: Any) -> _Plan:
@@ -9337,26 +9214,22 @@ def _keys(hint: Any) -> _Plan:
         return _ANYTHING
     if hint is int:
         integer = "0|-?[1-9][0-9]*"
-        return _text("an integer", integer, int, {"pattern": f"^({integer})$"})
+        schema = {**_STRING, "pattern": f"^({integer})$"}
+        return _text("an integer", integer, schema, int)
     if _is_enum(hint):  # by the key that to_json makes of the member
         return _choice([(_write_key(member), member) for member in hint])
     text = f"no JSON object has keys of type {_hint_text(hint)}; use str"
     raise HintError(text)
 
 
-def _convert_each(
-    pick: Callable[[Any], _Convert | None], members: Iterable[tuple[Any, JSON]]
-) -> list[tuple[Any, Any]]:
-    """Convert the members for which `pick` has a converter; say where one fails."""
-    result = []
-    for key, value in members:
-        if convert := pick(key):
-            try:
-                value = convert(value)
-            except ValueError as error:
-                raise _Misfit.under(key, error) from error
-        result.append((key, value))
-    return result
+def _convert_at(key: str | int, value: JSON, convert: _Convert | None) -> Any:
+    """Convert a member; say where it is if that fails."""
+    if convert is None:
+        return value
+    try:
+        return convert(value)
+    except ValueError as error:
+        raise _Misfit.under(key, error) from error
 
 
 def _choice(pairs: list[tuple[JSON, Any]]) -> _Plan:
@@ -9411,17 +9284,15 @@ class _Field(NamedTuple):
 def _fields_of(kind: Any) -> Iterator[_Field]:
     """Yield the members of a dataclass, NamedTuple or TypedDict."""
     hints = _hints_of(kind)
-    if dataclasses.is_dataclass(kind):
-        for f in dataclasses.fields(kind):
-            required = f.init and f.default is MISSING and f.default_factory is MISSING
-            yield _Field(f.name, hints[f.name], required, f.default, not f.init)
-    elif issubclass(kind, tuple):
-        for name in kind._fields:
-            default = kind._field_defaults.get(name, MISSING)
-            yield _Field(name, hints.get(name, Any), default is MISSING, default)
-    else:
+    if hasattr(kind, "__required_keys__"):
         for name, hint in hints.items():
             yield _Field(name, hint, _is_required(hint, name in kind.__required_keys__))
+        return
+    for p in inspect.signature(kind).parameters.values():
+        yield _Field(p.name, hints.get(p.name, Any), p.default is p.empty, p.default)
+    for f in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
+        if not f.init:
+            yield _Field(f.name, hints[f.name], False, f.default, ours=True)
 
 
 def _is_required(hint: Any, required: bool) -> bool:
@@ -9496,9 +9367,8 @@ def parameters_of(function: Callable[..., Any], context_type: type) -> Parameter
             fields.append(_Field(p.name, hint, needed, p.default, text=text))
     if len(context) > 1:
         raise HintError(f"{name}: {context} are all the context; keep one")
-    further = (rest.schema or True) if rest else False
-    plans, schema = walk.members(fields, f"{name}({{}})", further)
-    convert = _arguments_converter(plans, rest, fields)
+    schema, members = walk.members(fields, f"{name}({{}})", rest)
+    convert = _arguments_converter(members, fields)
     return Parameters(walk.finish(schema), convert, context[0] if context else None)
 
 
@@ -9515,24 +9385,20 @@ def _signature(function: Any, name: str) -> Iterator[inspect.Parameter]:
 
 
 def _arguments_converter(
-    plans: dict[str, _Plan], rest: _Plan | None, fields: list[_Field]
+    members: _Convert | None, fields: list[_Field]
 ) -> Callable[[dict[str, JSON]], dict[str, Any]]:
-    converters = {name: plan.convert for name, plan in plans.items()}
-    further = rest.convert if rest else None
     # What can't be hashed can be changed, and would be shared between calls.
     fresh = {f.name: f.default for f in fields if type(f.default).__hash__ is None}
-    if not (any(converters.values()) or fresh or further):
+    if not members and not fresh:
         return lambda arguments: arguments
 
     def convert(arguments: dict[str, JSON]) -> dict[str, Any]:
         try:
-            pairs = _convert_each(
-                lambda name: converters.get(name, further), arguments.items()
-            )
+            converted = members(arguments) if members else arguments
         except RecursionError:
             raise ValueError("the arguments are nested too deeply") from None
         kept = {n: copy.deepcopy(d) for n, d in fresh.items() if n not in arguments}
-        return dict(pairs) | kept
+        return {**converted, **kept}
 
     return convert
 
