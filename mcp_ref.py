@@ -8183,7 +8183,12 @@ def _check_contains(place: _Place, value: Any, run: _Run, notes: _Notes) -> _Fou
 
 
 def _all_of(place: _Place, word: str, children: list[_Place]) -> list[_Check]:
-    return [child.check for child in children]
+    # Not child.check itself: that may be replaced yet.
+    return [functools.partial(_apply, child) for child in children]
+
+
+def _apply(child: _Place, value: Any, run: _Run, notes: _Notes) -> _Found:
+    return child.check(value, run, notes)
 
 
 def _some_of(place: _Place, word: str, branches: list[_Place]) -> list[_Check]:
@@ -8341,7 +8346,7 @@ class _Compiler:
         # By id() of the schema. All true are one place, and so are all false.
         nowhere = _Resource("", None, ())
         self.places = {id(s): _Place(nowhere, s, "") for s in (True, False)}
-        nothing = _test("false", operator.is_, Any, "no value at all")
+        nothing = _test("false", lambda value, _: False, None, "no value at all")
         self.places[id(False)].checks = [(_VALUES, nothing)]
         self.pending: list[_Place] = []
 
@@ -8461,8 +8466,7 @@ class _Compiler:
         if id(schema) not in self.places:
             # Below a keyword that we don't know, so it has not been checked yet.
             self._dialect(schema, ref)
-            self._index(schema, resource, ref)
-        return self.places[id(schema)]
+        return self._index(schema, resource, ref)
 
 
 def _join(base: str, ref: str) -> tuple[str, str]:

@@ -11553,6 +11553,28 @@ class SchemaConstruction(unittest.TestCase):
         meta["$vocabulary"] = ["http://x/vocab"]
         self.refuse(schema, "$vocabulary", resources=resources)
 
+    def test_one_object_may_stand_in_several_places(self) -> None:
+        closed = {"properties": {"a": True}, "unevaluatedProperties": False}
+        schema = {
+            "$defs": {"closed": closed},
+            "properties": {"b": {"allOf": [closed]}, "c": closed},
+        }
+        compiled = mcp_ref.Schema(schema)
+        self.assertTrue(compiled.is_valid({"b": {"a": 1}, "c": {"a": 1}}))
+        self.assertFalse(compiled.is_valid({"b": {"x": 1}}))
+        self.assertFalse(compiled.is_valid({"c": {"x": 1}}))
+
+    def test_false_names_the_property_that_it_forbids(self) -> None:
+        schema = {"properties": {"a": False}, "patternProperties": {"^x": False}}
+        found = mcp_ref.Schema(schema).violations({"a": 1, "x1": 2})
+        self.assertEqual(
+            [(one.keyword, str(one)) for one in found],
+            [
+                ("properties", "unexpected property 'a'"),
+                ("patternProperties", "unexpected property 'x1'"),
+            ],
+        )
+
     def test_the_meta_schema_is_not_compiled_at_import(self) -> None:
         mcp_ref._meta_schema.cache_clear()
         mcp_ref.Schema(True)
