@@ -8328,7 +8328,8 @@ _KEYWORDS: dict[str, tuple[tuple[type, ...], _Maker]] = {
     "dependentSchemas": (_DICTS, _of(_check_schemas)),
 }
 _TOGETHER = {  # keywords that the maker of another one sees to
-    **dict.fromkeys(("patternProperties", "additionalProperties"), "properties"),
+    "patternProperties": "properties",
+    "additionalProperties": "properties",
     "prefixItems": "items",
 }
 
@@ -8740,15 +8741,15 @@ class _Misfit(ValueError, TypeError):
     to_json expect TypeError.
     """
 
-    def __init__(self, text: str, path: str = "") -> None:
-        super().__init__(f"{path.lstrip('.')}: {text}" if path else text)
+    def __init__(self, text: str, path: tuple[str | int, ...] = ()) -> None:
+        super().__init__(str(Violation(path, "", text)))
         self.text = text
         self.path = path
 
     @classmethod
     def under(cls, step: str | int, error: Exception) -> _Misfit:
-        text, path = getattr(error, "text", str(error)), getattr(error, "path", "")
-        return cls(text, (f"[{step}]" if isinstance(step, int) else f".{step}") + path)
+        text, path = getattr(error, "text", str(error)), getattr(error, "path", ())
+        return cls(text, (step, *path))
 
 
 # --- Python value -> JSON value -------------------------------------------------------
@@ -9000,6 +9001,12 @@ class _Walk:
         """Return a document of one's own: plans share their parts."""
         return copy.deepcopy({**schema, "$defs": self.defs} if self.defs else schema)
 
+    def takes(self, plan: _Plan, form: JSON) -> bool:
+        """Tell if a JSON value fits; quickly for scalars and for None if optional."""
+        optional = form is None and _NULL.schema in plan.schema.get("anyOf", ())
+        known = optional or type(form) is plan.exact
+        return known or self.test(plan).is_valid(form)
+
     def test(self, plan: _Plan) -> Schema:
         """Return what tells if a JSON value has the form that a plan takes."""
         # Of a type that is being planned, nothing fits yet: that only hides defaults.
@@ -9198,7 +9205,7 @@ class _Walk:
                 # Not JSON, or (x: int = None) not of the type: we publish none.
                 with contextlib.suppress(ValueError, HintError):
                     form = _constant(each.default)
-                    if type(form) is plan.exact or self.test(plan).is_valid(form):
+                    if self.takes(plan, form):
                         found["default"] = form
             schema["properties"][each.name] = found
         schema["additionalProperties"] = (rest.schema or True) if rest else False
@@ -9288,15 +9295,17 @@ class _Field(NamedTuple):
 def _fields_of(kind: Any) -> Iterator[_Field]:
     """Yield the members of a dataclass, NamedTuple or TypedDict."""
     hints = _hints_of(kind)
-    if hasattr(kind, "__required_keys__"):
+    if dataclasses.is_dataclass(kind):
+        for f in dataclasses.fields(kind):
+            required = f.init and f.default is MISSING and f.default_factory is MISSING
+            yield _Field(f.name, hints[f.name], required, f.default, not f.init)
+    elif issubclass(kind, tuple):
+        for name in kind._fields:
+            default = kind._field_defaults.get(name, MISSING)
+            yield _Field(name, hints.get(name, Any), default is MISSING, default)
+    else:
         for name, hint in hints.items():
             yield _Field(name, hint, _is_required(hint, name in kind.__required_keys__))
-        return
-    for p in inspect.signature(kind).parameters.values():
-        yield _Field(p.name, hints.get(p.name, Any), p.default is p.empty, p.default)
-    for f in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
-        if not f.init:
-            yield _Field(f.name, hints[f.name], False, f.default, ours=True)
 
 
 def _is_required(hint: Any, required: bool) -> bool:

@@ -12795,6 +12795,17 @@ class Signatures(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "nested too deeply"):
             mcp_ref.parameters_of(f, Context).convert({"node": value})
 
+    def test_a_class_is_described_by_its_fields_and_not_by_its_constructor(self):
+        @dataclass(init=False)
+        class Total:
+            total: int
+
+            def __init__(self, items: list[int]) -> None:
+                self.total = sum(items)
+
+        self.assertEqual(mcp_ref.schema_of(Total), closed(["total"], total=INTEGER))
+        self.assertEqual(mcp_ref.to_json(Total([1, 2])), {"total": 3})
+
     def test_header_annotations_stay_reachable(self):
         def f(region: Annotated[str, {"x-mcp-header": "Region"}], p: P): ...
 
