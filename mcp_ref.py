@@ -8287,7 +8287,7 @@ def _ref(place: _Place, word: str, target: _Place) -> list[_Check]:
 
 def _of(check: Callable[[_Place, Any, _Run, _Notes], _Found]) -> _Maker:
     """Return the maker of a keyword that finds all that it needs in its place."""
-    return lambda place, word, wanted: [functools.partial(check, place)]
+    return lambda place, word, wanted: [types.MethodType(check, place)]
 
 
 _VALUES, _NUMBERS, _STRINGS = (object, bool), (int, float), (str,)
@@ -8365,8 +8365,8 @@ class _Compiler:
                 place.parts[word] = self.resolve(place.parts[word], place, word)
         place.late = not _VOCABULARIES["unevaluated"].keys().isdisjoint(place.parts)
         if place.late or place.resource.dynamic:
-            place.check = functools.partial(_track, place)
-        words = {_TOGETHER.get(word, word) for word in place.parts}
+            place.check = types.MethodType(_track, place)
+        words = {_TOGETHER.get(word, word) for word in place.parts} - self.unused
         for word in [word for word in _KEYWORDS if word in words]:
             kinds, make = _KEYWORDS[word]
             checks = make(place, word, place.parts.get(word))
@@ -8400,14 +8400,15 @@ class _Compiler:
             judge = _meta_schema() if ours else Schema(meta, resources=self.documents)
             for wrong in judge.violations(schema, 1):
                 raise SchemaError(f"{where}{_pointer(wrong.path)}: {wrong.message}")
+        if "$vocabulary" not in meta:
+            return _SHAPES
         words: set[str] = set()
-        vocabularies = dict.fromkeys(_VOCABULARIES, True)
-        for uri, needed in meta.get("$vocabulary", vocabularies).items():
+        for uri, needed in meta["$vocabulary"].items():
             name = uri.removeprefix(f"{_BASE}vocab/")
             if name not in _VOCABULARIES and needed:
                 raise SchemaError(f"{where}: unsupported vocabulary {uri!r}")
             words.update(_VOCABULARIES.get(name, ()))
-        return words - self.unused
+        return words
 
     def _index(self, schema: JSON, resource: _Resource, where: str) -> _Place:
         """Note the place of a schema, its anchors, and those of its sub-schemas."""
@@ -8426,7 +8427,7 @@ class _Compiler:
             resource.dynamic[schema["$dynamicAnchor"]] = place
         for word, value in schema.items():
             if word in resource.words:
-                part = self._part(word, value, resource, where + _pointer([word]))
+                part = self._part(word, value, resource, f"{where}/{word}")
                 place.parts[word] = part
         return place
 
