@@ -8008,13 +8008,15 @@ def _is_unique(value: list[JSON], wanted: bool) -> bool:
 def _type(place: _Place, word: str, wanted: str | list[str]) -> list[_Check]:
     names = [wanted] if isinstance(wanted, str) else wanted
     place.types = tuple(kind for name in names for kind in _TYPES[name])
-    # A float comes here too, if integers are allowed: 1.0 is one.
-    whole = int in place.types and float not in place.types
-    return [_test(word, _is_whole, whole, " or ".join(names))]
+    whole, tell = "integer" in names, " or ".join(names)
 
+    def check(value: Any, run: _Run, notes: _Notes) -> _Found:
+        # Only values of other Python types come here, but 1.0 is an integer.
+        if whole and isinstance(value, float) and value.is_integer():
+            return None
+        return [((), word, tell, value)]
 
-def _is_whole(value: JSON, allowed: bool) -> bool:
-    return allowed and isinstance(value, float) and value.is_integer()
+    return [check]
 
 
 def _enum(place: _Place, word: str, allowed: list[JSON]) -> list[_Check]:
