@@ -555,22 +555,22 @@ def error_response(id: Id | None, error: McpError) -> JSON:
     # base-21, base-22: MUST NOT emit codes of the reserved range that are not defined
     if -32099 <= code <= -32000 and code not in HTTP_STATUS:
         code = InternalError.code
-    body: dict[str, JSON] = {"code": code, "message": error.message}
-    if error.data is not None:
-        body["data"] = error.data
+    body = _without_none({"code": code, "message": error.message, "data": error.data})
     # base-15: the id is left out only where it could not be read
-    if id is None:
-        return {"jsonrpc": "2.0", "error": body}
-    return {"jsonrpc": "2.0", "id": id, "error": body}
+    return _without_none({"jsonrpc": "2.0", "id": id, "error": body})
+
+
+def _without_none(members: dict[str, JSON]) -> dict[str, JSON]:
+    """Leave out what is None: an optional member is absent, never null."""
+    return {key: value for key, value in members.items() if value is not None}
 
 
 # --- _meta ----------------------------------------------------------------------------
 
 _LABEL = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
-_META_KEY = re.compile(
-    # base-46, base-47: prefix = labels joined by dots; base-49: the name's ends
-    rf"(?P<prefix>{_LABEL}(?:\.{_LABEL})*/)?(?:[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)?",
-    re.ASCII,
+# base-46, base-47: prefix = labels joined by dots; base-49: the name's ends
+_META_KEY = (
+    rf"(?P<prefix>{_LABEL}(?:\.{_LABEL})*/)?(?:[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)?"
 )
 
 
@@ -579,7 +579,7 @@ def check_meta_key(key: str, *, prefixed: bool = False) -> str:
 
     `prefixed` demands a prefix: versioning-05: extension identifiers MUST have one.
     """
-    found = _META_KEY.fullmatch(key)
+    found = re.fullmatch(_META_KEY, key, re.ASCII)
     if not found or (prefixed and not found["prefix"]):
         form = "com.example/name" if prefixed else "[com.example/]name"
         raise ValueError(f"{key!r} is not a _meta key of the form {form}")
@@ -721,14 +721,9 @@ class _Done:
         yield  # makes this a generator
 
 
-def _on_loop() -> bool:
-    """Tell an `async def` handler (True) from a plain one in its thread (False)."""
-    return asyncio._get_running_loop() is not None
-
-
 def _give(value: Any) -> Any:
     """Return `value` to a plain handler, something to await to an `async def` one."""
-    return _Done(value) if _on_loop() else value
+    return value if asyncio._get_running_loop() is None else _Done(value)
 
 
 class TokenBucket:
@@ -766,7 +761,6 @@ class _Outbox:
         self.lock = threading.Lock()
         self.queue: deque[JSON] = deque(maxlen=OUTBOX_SIZE)
         self.latest: JSON = None
-        self.timer: asyncio.TimerHandle | None = None
         self.pump: asyncio.Task[None] | None = None
         self.closed = False
         now = loop.time()
@@ -775,9 +769,8 @@ class _Outbox:
 
     def put(self, message: JSON) -> None:
         """Queue a message; the loop sends it soon."""
-        if not self.closed:
-            self.queue.append(message)
-            self._wake(self._start)
+        self.queue.append(message)
+        self._on_loop(self._start)
 
     def put_progress(self, message: JSON) -> None:
         """Queue progress, or keep it as the latest while the rate is exceeded.
@@ -786,35 +779,34 @@ class _Outbox:
         # progress-11: both parties SHOULD limit the rate
         if self.latest is None and self.progress.take(self.loop.time()):
             self.put(message)
-        elif not self.closed:
+        else:
             waiting, self.latest = self.latest, message
             if waiting is None:
-                self._wake(self._hold)
+                pause = 1 / PROGRESS_PER_SECOND
+                self._on_loop(self.loop.call_later, pause, self._release)
 
-    def _wake(self, callback: Callable[[], None]) -> None:
-        if _on_loop():
-            callback()
+    def _on_loop(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Call a function: now if this is the loop's thread, else soon."""
+        if self.closed:
+            return
+        if self._is_here():
+            function(*arguments)
         else:
-            self.loop.call_soon_threadsafe(callback)
+            self.loop.call_soon_threadsafe(function, *arguments)
+
+    def _is_here(self) -> bool:
+        return asyncio._get_running_loop() is self.loop
+
+    def _release(self) -> None:
+        with self.lock:
+            if self.latest is not None:
+                self.queue.append(self.latest)
+            self.latest = None
+        self._start()
 
     def _start(self) -> None:
         if self.pump is None and not self.closed:
             self.pump = self.loop.create_task(self._run())
-
-    def _hold(self) -> None:
-        if self.timer is None and not self.closed:
-            self.timer = self.loop.call_later(1 / PROGRESS_PER_SECOND, self._release)
-
-    def _release(self) -> None:
-        self.timer = None
-        self._take_latest()
-        self._start()
-
-    def _take_latest(self) -> None:
-        with self.lock:
-            message, self.latest = self.latest, None
-            if message is not None:
-                self.queue.append(message)
 
     async def _run(self) -> None:
         while self.queue:
@@ -823,25 +815,19 @@ class _Outbox:
 
     def flush(self) -> Awaitable[None]:
         """Return something to await: done when all that is queued was sent."""
-        return self.pump or _Done()
+        return self.pump if self.pump and self._is_here() else _Done()
 
     async def close(self) -> None:
         """Send what is left, the latest progress included, then refuse the rest."""
-        if self.timer is not None:
-            self.timer.cancel()
         while self.pump or self.queue or self.latest is not None:
-            if self.pump is not None:
-                await self.pump
-            self._take_latest()
-            await self._run()
+            self._release()
+            await self.flush()
         # progress-12: progress MUST stop after completion
         self.closed = True
 
     def abandon(self) -> None:
         """Drop what is left: the request was cancelled."""
         self.closed = True
-        if self.timer is not None:
-            self.timer.cancel()
         if self.pump is not None:
             self.pump.cancel()
 
@@ -856,7 +842,6 @@ class Context:
 
     __slots__ = (
         "_counter",
-        "_loop",
         "_outbox",
         "_progress",
         "_replay",
@@ -876,11 +861,10 @@ class Context:
         self.cancelled = False
         """True once the client gave up: a plain handler that runs long looks at it."""
         self._send = send
-        self._loop = asyncio.get_running_loop()
         # Made now, not when it is first needed: what a handler leaves running must find
         # it closed, and two threads must not make two.
         told = meta.progress_token is not None or meta.log_level is not None
-        self._outbox = _Outbox(send, self._loop) if told else None
+        self._outbox = _Outbox(send, asyncio.get_running_loop()) if told else None
         self._progress = -math.inf
         self._replay: _Replay | None = None
         self._counter = 0
@@ -920,19 +904,18 @@ class Context:
         token, outbox = self.meta.progress_token, self._outbox
         if token is None or outbox is None:
             return _Done()
+        if total is not None and not abs(total) < math.inf:
+            total = None
         # progress-08: MUST only reference the token of this very request
-        params: dict[str, JSON] = {"progressToken": token, "progress": progress}
-        if total is not None and abs(total) < math.inf:
-            params["total"] = total
-        if message is not None:
-            params["message"] = message
+        params = {"progressToken": token, "progress": progress}
+        params |= _without_none({"total": total, "message": message})
         with outbox.lock:
             # progress-05: MUST increase with each notification
             if not self._progress < progress < math.inf:
                 return _Done()
             self._progress = progress
             outbox.put_progress(notification("notifications/progress", params))
-        return self._flush()
+        return outbox.flush()
 
     def log(self, level: str, data: JSON, logger: str | None = None) -> Awaitable[None]:
         """Send a log message if the client asked for this level; `data` is any JSON.
@@ -958,11 +941,7 @@ class Context:
         with outbox.lock:
             if outbox.logs.take(outbox.loop.time()):
                 outbox.put(notification("notifications/message", params))
-        return self._flush()
-
-    def _flush(self) -> Awaitable[None]:
-        outbox = self._outbox
-        return outbox.flush() if outbox is not None and _on_loop() else _Done()
+        return outbox.flush()
 
     # --- questions                              spec: basic/patterns/mrtr, client/* ---
 
@@ -1007,7 +986,17 @@ class Context:
 
         Returns a dict of the answers. Code before a question runs again.
         """
-        return _give(self._answers(questions))
+        replay = self._replaying()
+        answers: dict[str, Any] = {}
+        missing: dict[str, Question] = {}
+        for key, question in questions.items():
+            try:
+                answers[key] = replay.answer(key, question)
+            except InputRequired as required:
+                missing |= required.requests
+        if missing:
+            raise InputRequired(missing)
+        return _give(answers)
 
     def once(self, key: str, function: Callable[[], Any]) -> Any:
         """Run a side effect once, however often questions start the handler again.
@@ -1016,12 +1005,11 @@ class Context:
         client that never comes back, or starts over, can make it run another time.
         """
         done = self._replaying().once
-        if key in done:
-            return _give(done[key])
-        value = function()
-        if inspect.isawaitable(value):
-            return self._once_later(key, value)
-        done[key] = to_json(value)
+        if key not in done:
+            value = function()
+            if inspect.isawaitable(value):
+                return self._once_later(key, value)
+            done[key] = to_json(value)
         return _give(done[key])
 
     async def _once_later(self, key: str, value: Awaitable[Any]) -> JSON:
@@ -1042,20 +1030,7 @@ class Context:
         if key is None:
             self._counter += 1
             key = f"question-{self._counter}"
-        return _give(self._answers({key: question})[key])
-
-    def _answers(self, questions: Mapping[str, Question]) -> dict[str, Any]:
-        replay = self._replaying()
-        answers, missing = {}, {}
-        for key, question in questions.items():
-            found, missing_question = replay.answer(key, question)
-            if missing_question is None:
-                answers[key] = found
-            else:
-                missing[key] = missing_question
-        if missing:
-            raise InputRequired(missing)
-        return answers
+        return _give(self._replaying().answer(key, question))
 
     def _replaying(self) -> _Replay:
         # mrtr-05: MUST NOT be asked on any other request
@@ -1076,8 +1051,7 @@ class Context:
 # the key can serve the retry. It is signed, not secret.
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """One entry of `inputRequests`; made by the functions of section 6."""
 
     method: str
@@ -1089,13 +1063,16 @@ class Question:
 
     Raises ValueError when it does not fit, which asks again, and InvalidParams when it
     is not a result at all."""
+    misfit: str = ""
+    """Why the last answer did not do; goes into the message."""
 
     @property
     def request(self) -> JSON:
         """Return the wire form."""
-        if self.params:
-            return {"method": self.method, "params": self.params}
-        return {"method": self.method}
+        params = dict(self.params)
+        if self.misfit and "message" in params:
+            params["message"] += f"\n(The last answer did not fit: {self.misfit})"
+        return _without_none({"method": self.method, "params": params or None})
 
     @property
     def digest(self) -> str:
@@ -1141,74 +1118,54 @@ class _Replay:
             if unasked or key in self.asked
         }
 
-    def answer(self, key: str, question: Question) -> tuple[Any, Question | None]:
-        """Return the answer and None, or None and the question to ask (again)."""
-        if self.answers.get(key, {}).get("of") == question.digest:
-            return question.read(self.answers[key]["is"]), None
-        asked = self.asked.get(key, question.digest)
-        if key not in self.fresh or asked != question.digest:
+    def answer(self, key: str, question: Question) -> Any:
+        """Return the answer, or raise InputRequired with the question."""
+        digest = question.digest
+        if self.answers.get(key, {}).get("of") == digest:
+            return question.read(self.answers[key]["is"])
+        if key not in self.fresh or self.asked.get(key, digest) != digest:
             # mrtr-32: SHOULD ask again for what is missing
-            return None, question
+            raise InputRequired({key: question})
         try:
             # elicitation-46, mrtr-29: SHOULD be checked against what was asked
             value = question.read(self.fresh[key])
         except ValueError as error:
-            return None, _ask_again(question, str(error))
-        self.answers[key] = {"of": question.digest, "is": self.fresh[key]}
-        return value, None
+            again = question._replace(misfit=str(error))
+            raise InputRequired({key: again}) from None
+        self.answers[key] = {"of": digest, "is": self.fresh[key]}
+        return value
 
     def state(self, required: InputRequired) -> JSON:
         """Return what the next round has to know."""
         asked = {key: question.digest for key, question in required.requests.items()}
-        everything = {
+        return {
             "answers": self.answers,
             "once": self.once,
             "raw": required.state,
             "asked": asked,
         }
-        return {
-            k: v for k, v in everything.items() if v or (k == "raw" and v is not None)
-        }
-
-
-def _ask_again(question: Question, reason: str) -> Question:
-    """Say in the message why the last answer did not do."""
-    params = dict(question.params)
-    if "message" in params:
-        params["message"] += f"\n(The last answer did not fit: {reason})"
-    # The digest stays that of the question in the handler's source.
-    return _AskedAgain(question.method, params, question.needs, question.read, question)
-
-
-@dataclass(frozen=True)
-class _AskedAgain(Question):
-    original: Question
-
-    @property
-    def digest(self) -> str:
-        return self.original.digest
 
 
 def _digest(value: JSON) -> str:
-    text = _encode_sorted(value).encode("ascii")
-    return base64.b64encode(hashlib.sha256(text).digest()[:18]).decode("ascii")
+    return hashlib.sha256(_encode_sorted(value).encode("ascii")).hexdigest()[:36]
 
 
 def seal(value: JSON, keys: Sequence[bytes]) -> str:
     """Sign a JSON value with the first key: base64url(JSON).base64url(HMAC-SHA-256)."""
     body = base64.urlsafe_b64encode(encode(value))
-    mac = hmac.new(keys[0], body, hashlib.sha256).digest()
-    return f"{body.decode()}.{base64.urlsafe_b64encode(mac).decode()}"
+    return (body + b"." + _mac(keys[0], body)).decode("ascii")
 
 
-def unseal(text: str, keys: Sequence[bytes]) -> JSON:
+def unseal(text: JSON, keys: Sequence[bytes]) -> JSON:
     """Return the value that any of the keys signed, else raise ValueError."""
-    body, _, mac = text.encode("ascii", "replace").rpartition(b".")
-    for key in keys:
-        expected = hmac.new(key, body, hashlib.sha256).digest()
-        if hmac.compare_digest(base64.urlsafe_b64encode(expected), mac):
-            return _decode_json(base64.urlsafe_b64decode(body).decode("ascii"))
+    body, _, mac = str(text).encode("ascii", "replace").rpartition(b".")
+    if any(hmac.compare_digest(_mac(key, body), mac) for key in keys):
+        return _decode_json(base64.urlsafe_b64decode(body).decode("ascii"))
     raise ValueError("not signed by us")
+
+
+def _mac(key: bytes, body: bytes) -> bytes:
+    return base64.urlsafe_b64encode(hmac.digest(key, body, "sha256"))
 
 
 def seal_state(
@@ -1226,8 +1183,8 @@ def unseal_state(text: JSON, binding: JSON, now: float, keys: Sequence[bytes]) -
         sealed = unseal(text, keys)
         if sealed["b"] == _digest(binding) and now < sealed["e"]:
             return sealed["s"]
-    except (ValueError, KeyError, TypeError, AttributeError, McpError):
-        pass
+    except (ValueError, KeyError, TypeError):
+        pass  # of these, the last two: it is a cursor
     raise InvalidParams("requestState is not valid for this request, or has expired")
 
 
@@ -1249,17 +1206,13 @@ class Change:
     def __init__(self, method: str, params: dict[str, JSON]) -> None:
         self.method = method
         self.params = params
-        line = encode(self.message("\0"))
+        any_id = {META_SUBSCRIPTION_ID: "\0"}
+        line = encode(notification(method, {**params, "_meta": any_id}))
         self.before, _, self.after = line.rpartition(encode("\0"))
 
-    def message(self, id: Id) -> JSON:
-        """Return the notification as a dict."""
+    def message(self, id: Id) -> Framed:
+        """Return the notification for the stream with this id."""
         # base-60: MUST carry the id of the listen request, the same in type
-        meta = {META_SUBSCRIPTION_ID: id}
-        return notification(self.method, {**self.params, "_meta": meta})
-
-    def framed(self, id: Id) -> Framed:
-        """Return the notification with its bytes."""
         params = {**self.params, "_meta": {META_SUBSCRIPTION_ID: id}}
         found = Framed(jsonrpc="2.0", method=self.method, params=params)
         found.line = self.before + encode(id) + self.after
@@ -1276,7 +1229,7 @@ class _Subscription:
 
     def __init__(self, id: Id, keys: Iterable[Hashable]) -> None:
         self.id = id
-        self.keys = tuple(keys)
+        self.keys = tuple(dict.fromkeys((_EVERY, *keys)))
         self.pending: dict[Hashable, Change] = {}
         self.ended = False
         self.waiter: asyncio.Future[None] | None = None
@@ -1295,7 +1248,7 @@ class _Subscription:
     def take(self) -> list[JSON]:
         """Hand over what is pending, each message with our subscriptionId."""
         pending, self.pending = self.pending, {}
-        return [change.framed(self.id) for change in pending.values()]
+        return [change.message(self.id) for change in pending.values()]
 
 
 class Subscriptions:
@@ -1306,47 +1259,41 @@ class Subscriptions:
     """
 
     def __init__(self) -> None:
-        self._by_key: dict[
-            Hashable, dict[asyncio.AbstractEventLoop, set[_Subscription]]
+        # By loop, then by key. Each loop alone changes what is below it.
+        self._open: dict[
+            asyncio.AbstractEventLoop, dict[Hashable, set[_Subscription]]
         ] = {}
-        self._due: dict[Hashable, Change] = {}
+        self._due: dict[tuple[asyncio.AbstractEventLoop, Hashable], Change] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         """Return the number of open streams, on all loops."""
-        return sum(map(len, self._by_key.get(_EVERY, {}).values()))
+        return sum(len(keys.get(_EVERY, ())) for keys in list(self._open.values()))
 
     def add(self, subscription: _Subscription) -> None:
         """Register; from here on nothing is lost."""
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            for key in (_EVERY, *subscription.keys):
-                self._by_key.setdefault(key, {}).setdefault(loop, set()).add(
-                    subscription
-                )
+        keys = self._open.setdefault(asyncio.get_running_loop(), {})
+        for key in subscription.keys:
+            keys.setdefault(key, set()).add(subscription)
 
     def remove(self, subscription: _Subscription) -> None:
         """Forget a subscription."""
         loop = asyncio.get_running_loop()
-        with self._lock:
-            for key in (_EVERY, *subscription.keys):
-                loops = self._by_key[key]
-                loops[loop].discard(subscription)
-                if not loops[loop]:
-                    del loops[loop]
-                if not loops:
-                    del self._by_key[key]
+        keys = self._open[loop]
+        for key in subscription.keys:
+            keys[key].discard(subscription)
+            if not keys[key]:
+                del keys[key]
+        if not keys:
+            del self._open[loop]
 
     def publish(self, key: Hashable, method: str, params: dict[str, JSON]) -> None:
         """Announce a change to the subscriptions that hold `key`; never waits."""
-        loops = list(self._by_key.get(key, ()))
+        loops = [loop for loop, keys in list(self._open.items()) if key in keys]
         if not loops:
             return
         change = Change(method, params)
         for loop in loops:
-            if asyncio._get_running_loop() is loop:
-                self._deliver(loop, key, change)
-                continue
             with self._lock:
                 scheduled = (loop, key) in self._due
                 self._due[loop, key] = change
@@ -1354,16 +1301,10 @@ class Subscriptions:
                 with contextlib.suppress(RuntimeError):  # that loop has ended
                     loop.call_soon_threadsafe(self._deliver, loop, key)
 
-    def _deliver(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        key: Hashable,
-        change: Change | None = None,
-    ) -> None:
-        if change is None:
-            with self._lock:
-                change = self._due.pop((loop, key))
-        waiting = list(self._by_key.get(key, {}).get(loop, ()))
+    def _deliver(self, loop: asyncio.AbstractEventLoop, key: Hashable) -> None:
+        with self._lock:
+            change = self._due.pop((loop, key))
+        waiting = list(self._open.get(loop, {}).get(key, ()))
         self._wake_some(loop, waiting, key, change)
 
     def _wake_some(
@@ -1383,9 +1324,8 @@ class Subscriptions:
 
     def end(self) -> None:
         """End all streams of the running loop gracefully, each with its result."""
-        for subscription in self._by_key.get(_EVERY, {}).get(
-            asyncio.get_running_loop(), ()
-        ):
+        keys = self._open.get(asyncio.get_running_loop(), {})
+        for subscription in keys.get(_EVERY, ()):
             subscription.ended = True
             subscription.wake()
 
@@ -4325,10 +4265,6 @@ Verifier = Callable[[str], "Principal | None | Awaitable[Principal | None]"]
 _SCOPE = re.compile(r"[!#-\[\]-~]+")  # RFC 6749 3.3
 
 
-def _no_hierarchy(scopes: frozenset[str]) -> frozenset[str]:
-    return scopes
-
-
 @dataclass(frozen=True)
 class Authorization:
     """What an HTTP server demands of its callers, and where they get it.
@@ -4345,7 +4281,7 @@ class Authorization:
     scopes_supported: tuple[str, ...] = ()
     required_scopes: frozenset[str] = frozenset()
     """What every request takes; tools, resources and prompts may take more."""
-    implied: Callable[[frozenset[str]], frozenset[str]] = _no_hierarchy
+    implied: Callable[[frozenset[str]], frozenset[str]] = frozenset
     """Adds to granted scopes those that they include, such as read to write."""
     clock: Callable[[], float] = time.time
 
@@ -4367,13 +4303,17 @@ class Authorization:
             return {}
         document: dict[str, JSON] = {
             "resource": self.resource,
-            "authorization_servers": list(self.authorization_servers),
+            "authorization_servers": self.authorization_servers,
             "bearer_methods_supported": ["header"],
+            "scopes_supported": self.scopes_supported or None,
         }
-        if self.scopes_supported:
-            document["scopes_supported"] = list(self.scopes_supported)
-        path = urllib.parse.urlsplit(self.resource).path.rstrip("/")
-        return dict.fromkeys((_METADATA_PATH, _METADATA_PATH + path), encode(document))
+        data = encode(_without_none(document))
+        return dict.fromkeys((_METADATA_PATH, self._metadata_path), data)
+
+    @property
+    def _metadata_path(self) -> str:
+        path = urllib.parse.urlsplit(self.resource).path
+        return _METADATA_PATH + path.rstrip("/")
 
     # --- challenges -------------------------------------------------------------------
 
@@ -4381,8 +4321,7 @@ class Authorization:
         self, scopes: Iterable[str], error: str = "", description: str = ""
     ) -> tuple[str, str]:
         """Build the WWW-Authenticate field."""
-        url = urllib.parse.urlsplit(self.resource)
-        metadata = f"{url.scheme}://{url.netloc}{_METADATA_PATH}{url.path.rstrip('/')}"
+        metadata = urljoin(self.resource, self._metadata_path)
         parameters = {
             "error": error,
             "error_description": description,
@@ -4461,17 +4400,13 @@ def static_tokens(tokens: Mapping[str, Principal | str]) -> Verifier:
 
     Only digests are kept, and a token is compared with all of them in constant time.
     """
-    known = [
-        (_sha256(token), Principal(who) if isinstance(who, str) else who)
-        for token, who in tokens.items()
-    ]
+    known = {_sha256(token): who for token, who in tokens.items()}
 
     def verify(token: str) -> Principal | None:
-        given, found = _sha256(token), None
-        for digest, principal in known:
-            if hmac.compare_digest(digest, given):
-                found = principal
-        return found
+        given = _sha256(token)
+        found = [known[one] for one in known if hmac.compare_digest(one, given)]
+        who = found[0] if found else None
+        return Principal(who) if isinstance(who, str) else who
 
     return verify
 
@@ -4486,8 +4421,7 @@ def _sha256(text: str) -> bytes:
 class _Caller(TokenBucket):
     """A token bucket and a count of what runs."""
 
-    __slots__ = ("running",)
-    running: int
+    running = 0
 
 
 def rate_limit(
@@ -4510,14 +4444,11 @@ def rate_limit(
         key = ("peer", request.peer or "")
         if request.principal is not None:
             key = ("principal", request.principal.subject)
-        found = table.get(key)
-        if found is None:
-            found = table[key] = _Caller(per_second, burst, clock())
-            found.running = 0
-        table.move_to_end(key)
-        if len(table) > callers:
-            idle = (k for k, one in table.items() if not one.running and k != key)
-            table.pop(next(idle, ("", "")), None)  # the one seen longest ago
+        found = table.pop(key, None) or _Caller(per_second, burst, clock())
+        if len(table) >= callers:
+            idle = (known for known, one in table.items() if not one.running)
+            table.pop(next(idle, key), None)  # the one seen longest ago
+        table[key] = found
         return found
 
     @functools.wraps(exchange)
@@ -4525,15 +4456,15 @@ def rate_limit(
         one = caller(request)
         if one.running >= concurrent:
             error = TooManyRequests(f"{concurrent} requests are in flight")
-            return error_response(request.id, error)
-        if not one.take(clock()):
+        elif not one.take(clock()):
             error = TooManyRequests("Too many requests", (1 - one.tokens) / per_second)
-            return error_response(request.id, error)
-        one.running += 1
-        try:
-            return await exchange(request, send)
-        finally:
-            one.running -= 1
+        else:
+            one.running += 1
+            try:
+                return await exchange(request, send)
+            finally:
+                one.running -= 1
+        return error_response(request.id, error)
 
     return limited
 
@@ -4616,7 +4547,8 @@ def elicitation_url(message: str, url: str) -> Question:
     """
     parts = urllib.parse.urlsplit(url)
     # elicitation-14: MUST be a valid URL
-    if parts.scheme not in ("https", "http") or not parts.hostname or _UNSAFE(url):
+    unsafe = re.search(r"[\x00-\x20\x7f<>\"\\^`{|}]", url)
+    if parts.scheme not in ("https", "http") or not parts.hostname or unsafe:
         raise ValueError(f"not a web address: {url!r}")
     # elicitation-30, elicitation-31: MUST NOT contain credentials
     if parts.username is not None or parts.password is not None:
@@ -4630,9 +4562,6 @@ def elicitation_url(message: str, url: str) -> Question:
     return Question("elicitation/create", params, needs, _elicit_result)
 
 
-_UNSAFE = re.compile(r"[\x00-\x20\x7f<>\"\\^`{|}]").search
-
-
 def _elicit_result(result: JSON) -> Answer:
     # mrtr-29: SHOULD be valid; elicitation-24: MUST handle decline and cancel
     if not isinstance(result, dict) or result.get("action") not in _ACTIONS:
@@ -4643,31 +4572,31 @@ def _elicit_result(result: JSON) -> Answer:
 def _form_schema(schema: Any) -> tuple[dict[str, JSON], Callable[[JSON], Any]]:
     """Return the form's schema and what turns its content into the type asked for."""
     if isinstance(schema, dict):
-        return schema, lambda content: content
-    form = schema_of(schema)
-    convert = converter_of(schema) or (lambda content: content)
-    if "properties" in form:
-        properties = {k: _not_null(v) for k, v in form.get("properties", {}).items()}
-        form = {"type": "object", "properties": properties}
-        required = schema_of(schema).get("required")
-        return (form | {"required": required} if required else form), convert
-    form = {
-        "type": "object",
-        "properties": {"value": _not_null(form)},
-        "required": ["value"],
-    }
-    return form, lambda content: convert(content["value"])
+        return schema, _as_it_is
+    made, convert = schema_of(schema), converter_of(schema) or _as_it_is
+    if "properties" not in made:  # one value: a form with one field
+        form = _form({"value": made}, ["value"])
+        return form, lambda content: convert(content["value"])
+    return _form(made["properties"], made.get("required")), convert
+
+
+def _as_it_is(content: JSON) -> JSON:
+    return content
+
+
+def _form(fields: dict[str, JSON], required: list[str] | None) -> dict[str, JSON]:
+    properties = {name: _not_null(schema) for name, schema in fields.items()}
+    form = {"type": "object", "properties": properties, "required": required}
+    return _without_none(form)
 
 
 def _not_null(schema: dict[str, JSON]) -> dict[str, JSON]:
     """Turn Optional[T] into T: a form leaves out what the user leaves empty."""
     options = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
-    if len(options) == 1:
-        rest = {k: v for k, v in schema.items() if k != "anyOf"}
-        schema = options[0] | rest
-        if schema.get("default", ...) is None:
-            del schema["default"]
-    return schema
+    if len(options) != 1:
+        return schema
+    merged = options[0] | {k: v for k, v in schema.items() if k != "anyOf"}
+    return _without_none(merged)  # the default None goes with the null
 
 
 def _check_form(form: dict[str, JSON]) -> None:
@@ -4676,10 +4605,9 @@ def _check_form(form: dict[str, JSON]) -> None:
     if form.get("type") != "object" or not isinstance(properties, dict):
         raise ValueError("a form's schema is an object with properties")
     for name, schema in properties.items():
-        kind = schema.get("type") if isinstance(schema, dict) else None
-        if kind not in _PRIMITIVES and not (
-            kind == "array" and _offers_strings(schema)
-        ):
+        kind = _as_object(schema).get("type")
+        multiple = kind == "array" and _offers_strings(schema)
+        if kind not in _PRIMITIVES and not multiple:
             raise ValueError(f"form field {name!r} is not primitive: {kind!r}")
         if schema.get("format", "date") not in _FORM_FORMATS:
             raise ValueError(f"form field {name!r}: format is of {_FORM_FORMATS}")
@@ -4690,11 +4618,10 @@ def _check_form(form: dict[str, JSON]) -> None:
 
 def _offers_strings(schema: JSON) -> bool:
     """Tell a multi-select field from other arrays."""
-    items = schema.get("items")
-    choices = items.get("enum", items.get("anyOf")) if isinstance(items, dict) else None
+    items = _as_object(schema.get("items"))
+    choices = items.get("enum", items.get("anyOf"))
     return isinstance(choices, list) and all(
-        isinstance(one.get("const") if isinstance(one, dict) else one, str)
-        for one in choices
+        isinstance(_as_object(one).get("const", one), str) for one in choices
     )
 
 
@@ -4710,7 +4637,6 @@ def sampling(
     """
     if isinstance(messages, str):
         messages = [user(messages)]
-    messages = list(messages)
     _check_sampling(messages)
     options = dict(options or {})
     needs: dict[str, JSON] = {}
@@ -4720,42 +4646,43 @@ def sampling(
     # sampling-07: SHOULD NOT be used without sampling.context
     if options.get("includeContext", "none") != "none":
         needs["context"] = {}
-    params = {"messages": messages, "maxTokens": max_tokens, **options}
+    params = {"messages": list(messages), "maxTokens": max_tokens, **options}
     return Question("sampling/createMessage", params, {"sampling": needs}, _sampled)
 
 
 def _sampled(result: JSON) -> JSON:
-    if not isinstance(result, dict) or not {"content", "model"} <= result.keys():
-        raise InvalidParams("A sampling result needs role, content and model")
-    if result.get("role") not in ROLES:
-        raise InvalidParams(f"The role of a sampling result is one of {ROLES}")
-    return result
+    found = _as_object(result)
+    if found.get("role") not in ROLES or not {"content", "model"} <= found.keys():
+        raise InvalidParams(f"A sampling result needs a role {ROLES}, content, model")
+    return found
 
 
 def _check_sampling(messages: Sequence[JSON]) -> None:
     """Check roles and the balance of tool uses and results; raises ValueError."""
     open_uses: list[str] = []
     for message in messages:
-        # sampling-13: MUST have a role and content
-        if not isinstance(message, dict) or not (
-            message.get("role") in ROLES and "content" in message
-        ):
-            raise ValueError(f"a sampling message needs role {ROLES} and content")
-        role, content = message["role"], message["content"]
+        role, content = (_as_object(message).get(key) for key in ("role", "content"))
         blocks = content if isinstance(content, list) else [content]
-        results = [b for b in blocks if b.get("type") == "tool_result"]
+        # sampling-13: MUST have a role and content
+        if role not in ROLES or not all(isinstance(one, dict) for one in blocks):
+            raise ValueError(f"a sampling message needs role {ROLES} and content")
+        results = _named(blocks, "tool_result", "toolUseId")
         # sampling-08, sampling-26: results MUST NOT be mixed with other content
         if results and len(results) != len(blocks):
             raise ValueError("tool results must not be mixed with other content")
         # sampling-09: each use MUST be followed by its result, before anything else
-        if sorted(str(b.get("toolUseId")) for b in results) != open_uses:
+        if results != open_uses:
             raise ValueError(f"tool uses and results do not match: {message}")
-        uses = (b for b in blocks if b.get("type") == "tool_use")
-        open_uses = sorted(str(b["id"]) for b in uses)
+        open_uses = _named(blocks, "tool_use", "id")
         if role != "user" and results or role != "assistant" and open_uses:
             raise ValueError("the assistant uses tools, the user gives their results")
     if open_uses:
         raise ValueError(f"tool uses without result: {open_uses}")
+
+
+def _named(blocks: list[Any], kind: str, key: str) -> list[str]:
+    """Return the tool uses that the blocks of one kind name, in a fixed order."""
+    return sorted(str(one.get(key)) for one in blocks if one.get("type") == kind)
 
 
 def list_roots() -> Question:
@@ -4764,14 +4691,14 @@ def list_roots() -> Question:
 
 
 def _listed_roots(result: JSON) -> list[JSON]:
-    roots = result.get("roots") if isinstance(result, dict) else None
+    roots = _as_object(result).get("roots")
     if not isinstance(roots, list):
         raise InvalidParams("A roots result needs a list `roots`")
     for root in roots:
-        uri = root.get("uri") if isinstance(root, dict) else None
+        uri = str(_as_object(root).get("uri"))
         # roots-03: MUST be a file:// URI
-        if not isinstance(uri, str) or not uri.startswith("file://"):
-            raise InvalidParams(f"A root needs a file:// URI, got {str(uri)[:100]!r}")
+        if not uri.startswith("file://"):
+            raise InvalidParams(f"A root needs a file:// URI, got {uri[:100]!r}")
     return roots
 
 
