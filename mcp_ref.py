@@ -186,6 +186,8 @@ __all__ = [
 
 JSON = Any
 """A JSON value: None, bool, int, float, str, list, or dict with str keys."""
+Object = dict[str, JSON]
+"""A JSON object."""
 Id = str | int
 """A request id or progress token. 1 and "1" differ."""
 
@@ -424,7 +426,7 @@ _encode_text = _writer(", ", ": ", json.encoder.encode_basestring)
 _encode_sorted = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
 
 
-class Framed(dict[str, JSON]):
+class Framed(Object):
     """A message that was encoded already: `line` holds its bytes."""
 
     line = b""
@@ -492,7 +494,7 @@ class Request(NamedTuple):
 
     id: Id
     method: str
-    params: dict[str, JSON]
+    params: Object
     headers: Mapping[str, str] | None = None
     """HTTP fields under lower-case names; None on transports without headers."""
     principal: Principal | None = None
@@ -505,7 +507,7 @@ class Notification(NamedTuple):
     """One client notification."""
 
     method: str
-    params: dict[str, JSON]
+    params: Object
 
 
 def read_message(message: JSON, **facts: Any) -> Request | Notification:
@@ -516,7 +518,7 @@ def read_message(message: JSON, **facts: Any) -> Request | Notification:
     """
     id = message.get("id")
     # base-04: MUST be a string or an integer; bool is an int only to Python
-    readable = id if type(id) is str or type(id) is int else None
+    readable = id if type(id) in (str, int) else None
     if message.get("jsonrpc") != "2.0":
         raise InvalidRequest('jsonrpc must be "2.0"', readable)
     method = message.get("method")
@@ -560,7 +562,7 @@ def error_response(id: Id | None, error: McpError) -> JSON:
     return _without_none({"jsonrpc": "2.0", "id": id, "error": body})
 
 
-def _without_none(members: dict[str, JSON]) -> dict[str, JSON]:
+def _without_none(members: Object) -> Object:
     """Leave out what is None: an optional member is absent, never null."""
     return {key: value for key, value in members.items() if value is not None}
 
@@ -590,15 +592,15 @@ class Meta(NamedTuple):
     """The `_meta` of a request, checked."""
 
     protocol_version: str
-    client_capabilities: dict[str, JSON]
-    client_info: dict[str, JSON] | None
+    client_capabilities: Object
+    client_info: Object | None
     log_level: str | None
     progress_token: Id | None
-    fields: dict[str, JSON]
+    fields: Object
     """All of it as it came: trace context and the keys of others included."""
 
     @classmethod
-    def of(cls, params: dict[str, JSON]) -> Meta:
+    def of(cls, params: Object) -> Meta:
         """Read `params._meta`; raises InvalidParams that names the offending key."""
         meta = params.get("_meta")
         if not isinstance(meta, dict):
@@ -624,7 +626,7 @@ class Meta(NamedTuple):
             raise InvalidParams(f"_meta[{META_LOG_LEVEL!r}] must be one of {levels}")
         token = meta.get("progressToken")
         # progress-02: MUST be a string or an integer
-        if token is not None and type(token) is not str and type(token) is not int:
+        if token is not None and type(token) not in (str, int):
             raise InvalidParams("_meta.progressToken must be a string or an integer")
         return cls(version, capabilities, info, level, token, meta)
 
@@ -667,7 +669,7 @@ class Extension:
 
     identifier: str
     """Such as "io.modelcontextprotocol/tasks"; goes to `capabilities.extensions`."""
-    settings: dict[str, JSON] = field(default_factory=dict)
+    settings: Object = field(default_factory=dict)
     methods: Mapping[str, MethodHandler] = field(default_factory=dict)
     """Method name -> `async (server, ctx, params) -> result without resultType`."""
     result_types: frozenset[str] = frozenset()
@@ -693,7 +695,7 @@ class Extension:
 
 Send = Callable[[JSON], Awaitable[None]]
 Exchange = Callable[[Request, Send], Awaitable[JSON]]
-MethodHandler = Callable[["Server", "Context", dict[str, JSON]], Awaitable[JSON]]
+MethodHandler = Callable[["Server", "Context", Object], Awaitable[JSON]]
 ListenFilter = Callable[["Context", JSON], tuple[JSON, Iterable[Hashable]]]
 
 
@@ -886,7 +888,7 @@ class Context:
 
         More names lead deeper: `supports("elicitation", "url")`.
         """
-        needed: dict[str, JSON] = {}
+        needed: Object = {}
         for name in reversed(path):
             needed = {name: needed}
         return supports(self.meta.client_capabilities, needed)
@@ -933,7 +935,7 @@ class Context:
             or _LEVEL_INDEX[level] < _LEVEL_INDEX[wanted]
         ):
             return _Done()
-        params: dict[str, JSON] = {"level": level, "data": to_json(data)}
+        params: Object = {"level": level, "data": to_json(data)}
         encode(params)  # what is not JSON is the caller's mistake: raises ValueError
         if logger is not None:
             params["logger"] = logger
@@ -1022,7 +1024,7 @@ class Context:
         return self._replaying().raw
 
     @property
-    def input_responses(self) -> dict[str, JSON]:
+    def input_responses(self) -> Object:
         """Return the client's responses to the requests of last round, unchecked."""
         return self._replaying().fresh
 
@@ -1055,8 +1057,8 @@ class Question(NamedTuple):
     """One entry of `inputRequests`; made by the functions of section 6."""
 
     method: str
-    params: dict[str, JSON]
-    needs: dict[str, JSON]
+    params: Object
+    needs: Object
     """The client capabilities that it takes."""
     read: Callable[[JSON], Any]
     """Turns the client's result into the answer.
@@ -1107,8 +1109,8 @@ class _Replay:
         # before they are asked, and what they say could be made up just as well.
         unasked = state is None
         state = state or {}
-        self.answers: dict[str, JSON] = state.get("answers", {})
-        self.once: dict[str, JSON] = state.get("once", {})
+        self.answers: Object = state.get("answers", {})
+        self.once: Object = state.get("once", {})
         self.raw: JSON = state.get("raw")
         self.asked: dict[str, str] = state.get("asked", {})
         # mrtr-31: SHOULD ignore what was not asked for
@@ -1203,7 +1205,7 @@ class Change:
 
     __slots__ = ("after", "before", "method", "params")
 
-    def __init__(self, method: str, params: dict[str, JSON]) -> None:
+    def __init__(self, method: str, params: Object) -> None:
         self.method = method
         self.params = params
         any_id = {META_SUBSCRIPTION_ID: "\0"}
@@ -1287,7 +1289,7 @@ class Subscriptions:
         if not keys:
             del self._open[loop]
 
-    def publish(self, key: Hashable, method: str, params: dict[str, JSON]) -> None:
+    def publish(self, key: Hashable, method: str, params: Object) -> None:
         """Announce a change to the subscriptions that hold `key`; never waits."""
         loops = [loop for loop, keys in list(self._open.items()) if key in keys]
         if not loops:
@@ -1305,14 +1307,10 @@ class Subscriptions:
         with self._lock:
             change = self._due.pop((loop, key))
         waiting = list(self._open.get(loop, {}).get(key, ()))
-        self._wake_some(loop, waiting, key, change)
+        self._wake_some(waiting, key, change)
 
     def _wake_some(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        waiting: list[_Subscription],
-        key: Hashable,
-        change: Change,
+        self, waiting: list[_Subscription], key: Hashable, change: Change
     ) -> None:
         """Wake the next FAN_OUT streams, then let the loop serve others first."""
         for subscription in waiting[-FAN_OUT:]:
@@ -1320,7 +1318,8 @@ class Subscriptions:
             subscription.wake()
         del waiting[-FAN_OUT:]
         if waiting:
-            loop.call_soon(self._wake_some, loop, waiting, key, change)
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._wake_some, waiting, key, change)
 
     def end(self) -> None:
         """End all streams of the running loop gracefully, each with its result."""
@@ -4262,7 +4261,7 @@ Verifier = Callable[[str], "Principal | None | Awaitable[Principal | None]"]
 """Token -> its principal, or None for a token that is not good."""
 
 
-_SCOPE = re.compile(r"[!#-\[\]-~]+")  # RFC 6749 3.3
+_SCOPE = r"[!#-\[\]-~]+"  # RFC 6749 3.3
 
 
 @dataclass(frozen=True)
@@ -4301,7 +4300,7 @@ class Authorization:
         """The metadata by path. auth-07, auth-discovery-01: MUST be implemented."""
         if not self.resource:
             return {}
-        document: dict[str, JSON] = {
+        document: Object = {
             "resource": self.resource,
             "authorization_servers": self.authorization_servers,
             "bearer_methods_supported": ["header"],
@@ -4321,17 +4320,18 @@ class Authorization:
         self, scopes: Iterable[str], error: str = "", description: str = ""
     ) -> tuple[str, str]:
         """Build the WWW-Authenticate field."""
+        named = sorted(one for one in map(str, scopes) if re.fullmatch(_SCOPE, one))
         metadata = urljoin(self.resource, self._metadata_path)
         parameters = {
             "error": error,
             "error_description": description,
             # auth-13, auth-54, auth-55: SHOULD hold all scopes that it takes
-            "scope": " ".join(sorted(filter(_SCOPE.fullmatch, map(str, scopes)))),
+            "scope": " ".join(named),
             # auth-discovery-04: MUST tell where the metadata is
             "resource_metadata": metadata if self.resource else "",
         }
         given = [f'{key}="{value}"' for key, value in parameters.items() if value]
-        return "WWW-Authenticate", " ".join(["Bearer", ", ".join(given)]).strip()
+        return "WWW-Authenticate", f"Bearer {', '.join(given)}".strip()
 
     def unauthorized(self, description: str = "") -> _HttpRefusal:
         """Return the 401; without a description it is for a request without a token."""
@@ -4486,7 +4486,7 @@ _SECRETS = frozenset(
 )
 
 
-class Answer(dict[str, JSON]):
+class Answer(Object):
     """The client's ElicitResult; `value` is its content in the type asked for."""
 
     value: Any = None
@@ -4499,10 +4499,10 @@ class Answer(dict[str, JSON]):
     @property
     def accepted(self) -> bool:
         """Tell whether the user agreed; the two other actions must be handled too."""
-        return bool(self["action"] == "accept")
+        return self.action == "accept"
 
     @property
-    def content(self) -> dict[str, JSON]:
+    def content(self) -> Object:
         """Return the form's data; empty unless accepted."""
         return self.get("content") or {}
 
@@ -4526,13 +4526,10 @@ def elicitation(message: str, schema: Any) -> Question:
     def read(result: JSON) -> Answer:
         answer = _elicit_result(result)
         if answer.accepted:
-            content = result.get("content")
-            if not isinstance(content, dict):
-                raise ValueError("it has no content")
-            violations = fits.violations(content)
+            violations = fits.violations(answer.get("content"))
             if violations:
-                raise ValueError("; ".join(map(str, violations)))
-            answer.value = convert(content)
+                raise ValueError(f"content: {'; '.join(map(str, violations))}")
+            answer.value = convert(answer.content)
         return answer
 
     return Question("elicitation/create", params, {"elicitation": {"form": {}}}, read)
@@ -4546,9 +4543,9 @@ def elicitation_url(message: str, url: str) -> Question:
     there to the user who opens it, not to the URL.
     """
     parts = urllib.parse.urlsplit(url)
-    # elicitation-14: MUST be a valid URL
-    unsafe = re.search(r"[\x00-\x20\x7f<>\"\\^`{|}]", url)
-    if parts.scheme not in ("https", "http") or not parts.hostname or unsafe:
+    # elicitation-14: MUST be a valid URL; a bad port raises ValueError when it is read
+    valid = parts.scheme in ("https", "http") and parts.hostname and parts.port != 0
+    if not valid or re.search(r"[\x00-\x20\x7f<>\"\\^`{|}]", url):
         raise ValueError(f"not a web address: {url!r}")
     # elicitation-30, elicitation-31: MUST NOT contain credentials
     if parts.username is not None or parts.password is not None:
@@ -4558,18 +4555,18 @@ def elicitation_url(message: str, url: str) -> Question:
         _log.warning("elicitation URL without HTTPS: %s://%s", parts[0], parts[1])
     # elicitation-13: MUST specify the mode
     params = {"mode": "url", "message": message, "url": url}
-    needs: dict[str, JSON] = {"elicitation": {"url": {}}}
+    needs: Object = {"elicitation": {"url": {}}}
     return Question("elicitation/create", params, needs, _elicit_result)
 
 
 def _elicit_result(result: JSON) -> Answer:
     # mrtr-29: SHOULD be valid; elicitation-24: MUST handle decline and cancel
-    if not isinstance(result, dict) or result.get("action") not in _ACTIONS:
+    if _as_object(result).get("action") not in _ACTIONS:
         raise InvalidParams(f"An elicitation result needs an action of {_ACTIONS}")
     return Answer(result)
 
 
-def _form_schema(schema: Any) -> tuple[dict[str, JSON], Callable[[JSON], Any]]:
+def _form_schema(schema: Any) -> tuple[Object, Callable[[JSON], Any]]:
     """Return the form's schema and what turns its content into the type asked for."""
     if isinstance(schema, dict):
         return schema, _as_it_is
@@ -4584,13 +4581,13 @@ def _as_it_is(content: JSON) -> JSON:
     return content
 
 
-def _form(fields: dict[str, JSON], required: list[str] | None) -> dict[str, JSON]:
+def _form(fields: Object, required: list[str] | None) -> Object:
     properties = {name: _not_null(schema) for name, schema in fields.items()}
     form = {"type": "object", "properties": properties, "required": required}
     return _without_none(form)
 
 
-def _not_null(schema: dict[str, JSON]) -> dict[str, JSON]:
+def _not_null(schema: Object) -> Object:
     """Turn Optional[T] into T: a form leaves out what the user leaves empty."""
     options = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
     if len(options) != 1:
@@ -4599,7 +4596,7 @@ def _not_null(schema: dict[str, JSON]) -> dict[str, JSON]:
     return _without_none(merged)  # the default None goes with the null
 
 
-def _check_form(form: dict[str, JSON]) -> None:
+def _check_form(form: Object) -> None:
     """Hold the restricted subset of JSON Schema that forms are limited to."""
     properties = form.get("properties")
     if form.get("type") != "object" or not isinstance(properties, dict):
@@ -4639,7 +4636,7 @@ def sampling(
         messages = [user(messages)]
     _check_sampling(messages)
     options = dict(options or {})
-    needs: dict[str, JSON] = {}
+    needs: Object = {}
     # sampling-05: MUST NOT be sent to clients without sampling.tools
     if "tools" in options or "toolChoice" in options:
         needs["tools"] = {}

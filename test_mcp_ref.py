@@ -1330,6 +1330,20 @@ class Versioning(Case):
             self.extend(methods={"tools/list": get})
         self.assertTrue((await self.call("tools/list")).result["tools"])
 
+    async def test_filters_may_agree_on_the_same_key(self) -> None:
+        def agree(ctx: Context, value: JSON) -> Any:
+            return value, ["queue"]
+
+        self.extend(filters={"one": agree, "two": agree})
+        params = {"notifications": {"one": True, "two": True}}
+        message = request("subscriptions/listen", params, id="L")
+        seen: asyncio.Queue[JSON] = asyncio.Queue()
+        task = asyncio.create_task(self.server.handle(message, seen.put))
+        await asyncio.wait_for(seen.get(), 5)
+        self.server.subscriptions.end()
+        self.assertIn("result", await task)
+        self.assertEqual(len(self.server.subscriptions), 0)
+
     async def test_an_extension_adds_a_listen_filter(self) -> None:
         def agree(ctx: Context, value: JSON) -> Any:
             honoured = [one for one in value if one.startswith("q")]
@@ -1661,6 +1675,21 @@ class Progress(Case):
         )
         levels = list(mcp_ref.LOG_LEVELS)
         self.assertEqual(found, [[], levels[levels.index("error") :], levels])
+
+    async def test_a_plain_handler_with_a_loop_of_its_own_can_report(self) -> None:
+        @self.server.tool
+        def runs(ctx: Context) -> str:
+            async def steps() -> str:
+                for value in range(3):
+                    await ctx.progress(value)
+                await ctx.log("info", "half done")
+                return "done"
+
+            return asyncio.run(steps())
+
+        reply = await self.tool("runs", meta={"progressToken": 1, LOG_LEVEL: "info"})
+        self.assertEqual(reply.text, "done")
+        self.assertEqual(len(reply), 4)
 
     async def test_a_flood_of_log_messages_costs_bounded_memory(self) -> None:
         loop, go, seen = asyncio.get_running_loop(), asyncio.Event(), []
@@ -7836,6 +7865,7 @@ class Elicitation(Case):
                 "https://e\x00.com/",
             ),
             *("https://example.com/<script>", 'https://example.com/"', " https://a.b/"),
+            *("https://example.com:x/", "https://example.com:65536/"),
             *("https://[::1/", "https://user@example.com/", "https://u:p@example.com/"),
             *("https://:p@example.com/", "https://@example.com/"),
         ):
@@ -8225,6 +8255,8 @@ class Sampling(Case):
             [user, says("assistant", use("a")), says("assistant", outcome("a"))],
             [user, says("user", outcome("a"))],
             [user, says("user", use("a")), says("user", outcome("a"))],
+            [{"role": "user", "content": "hi"}],
+            [{"role": "user", "content": ["hi"]}],
             ["hi"],
             [None],
         )

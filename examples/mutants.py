@@ -253,7 +253,7 @@ MUTANTS = [
     M(
         "B13 base-04",
         "true is taken for an id",
-        "    readable = id if type(id) is str or type(id) is int else None",
+        "    readable = id if type(id) in (str, int) else None",
         "    readable = id if isinstance(id, (str, int)) else None",
         "BaseProtocol.test_json_that_is_not_one_request_or_notificatio"
         "n_is_an_invalid_request",
@@ -292,8 +292,8 @@ MUTANTS = [
     M(
         "B14 base-15",
         "0 and the empty string are left out of errors",
-        '    if id is None:\n        return {"jsonrpc": "2.0", "error": body}',
-        '    if not id:\n        return {"jsonrpc": "2.0", "error": body}',
+        '_without_none({"jsonrpc": "2.0", "id": id, "error": body})',
+        '_without_none({"jsonrpc": "2.0", "id": id or None, "error": body})',
         "BaseProtocol.test_an_error_has_the_id_where_it_could_be_read_and_else_none",
     ),
     M(
@@ -368,12 +368,10 @@ MUTANTS = [
     ),
     M(
         "B19 base-60",
-        "subscriptionId is the id as a string, in the acknowledgement too",
-        "        meta = {META_SUBSCRIPTION_ID: id}\n"
-        "        return notification(self.method",
-        "        meta = {META_SUBSCRIPTION_ID: str(id)}\n"
-        "        return notification(self.method",
-        "StdioFraming.test_streams_share_the_channel_and_keep_apart",
+        "subscriptionId is the id as a string, before anything is encoded",
+        '"_meta": {META_SUBSCRIPTION_ID: id}}\n        found = Framed',
+        '"_meta": {META_SUBSCRIPTION_ID: str(id)}}\n        found = Framed',
+        "Subscriptions",
     ),
     M(
         "B20 subscriptions-01",
@@ -393,8 +391,8 @@ MUTANTS = [
     M(
         "B21 subscriptions-01",
         "updates go to all streams",
-        "        waiting = list(self._by_key.get(key, {}).get(loop, ()))\n",
-        "        waiting = list(self._by_key.get(_EVERY, {}).get(loop, ()))\n",
+        "        waiting = list(self._open.get(loop, {}).get(key, ()))\n",
+        "        waiting = list(self._open.get(loop, {}).get(_EVERY, ()))\n",
         "StdioFraming.test_streams_share_the_channel_and_keep_apart",
     ),
     M(
@@ -474,7 +472,7 @@ MUTANTS = [
         "progress without a token is sent",
         "        if token is None or outbox is None:\n            return _Done()",
         "        if outbox is None:\n"
-        "            outbox = self._outbox = _Outbox(self._send, self._loop)",
+        "            outbox = _Outbox(self._send, asyncio.get_running_loop())",
         "Progress.test_without_a_token_there_is_no_progress",
     ),
     M(
@@ -547,15 +545,15 @@ MUTANTS = [
     M(
         "B28 mrtr-12 mrtr-13",
         "the signature of requestState is not checked",
-        "        if hmac.compare_digest(base64.urlsafe_b64encode(expected), mac):",
-        "        if True:",
+        "    if any(hmac.compare_digest(_mac(key, body), mac) for key in keys):",
+        "    if True:",
         "MultiRoundTrip.test_a_state_of_another_server_is_rejected",
     ),
     M(
         "B28 mrtr-12",
         "half of the signature is enough",
-        "hmac.compare_digest(base64.urlsafe_b64encode(expected), mac)",
-        "hmac.compare_digest(base64.urlsafe_b64encode(expected)[:20], mac[:20])",
+        "hmac.compare_digest(_mac(key, body), mac)",
+        "hmac.compare_digest(_mac(key, body)[:20], mac[:20])",
         "MultiRoundTrip.test_a_state_with_any_character_changed_is_rejected",
     ),
     M(
@@ -669,9 +667,8 @@ MUTANTS = [
     M(
         "B33 elicitation-14",
         "any scheme passes for a URL",
-        '    if parts.scheme not in ("https", "http") or not '
-        "parts.hostname or _UNSAFE(url):",
-        "    if False:",
+        "    if not valid or re.search(",
+        "    if False and re.search(",
         "Elicitation.test_bad_urls_and_urls_with_credentials_are_refused",
     ),
     M(
@@ -1050,10 +1047,8 @@ MUTANTS = [
     M(
         "mrtr-29 elicitation-46",
         "a wrong answer is an error",
-        "        except ValueError as error:\n"
-        "            return None, _ask_again(question, str(error))",
-        "        except ZeroDivisionError as error:\n"
-        "            return None, _ask_again(question, str(error))",
+        "        except ValueError as error:\n            again =",
+        "        except ZeroDivisionError as error:\n            again =",
         "Elicitation.test_an_answer_that_does_not_fit_is_asked_for_again",
     ),
     M(
@@ -1066,7 +1061,7 @@ MUTANTS = [
     M(
         "mrtr-32",
         "a missing answer is an error",
-        "            return None, question\n        try",
+        "            raise InputRequired({key: question})\n        try",
         '            raise InvalidParams("missing")\n        try',
         "Elicitation.test_a_question_without_an_answer_is_asked_again",
     ),
@@ -1151,8 +1146,7 @@ MUTANTS = [
     M(
         "progress-02",
         "true is taken for a token",
-        "        if token is not None and type(token) is not str and "
-        "type(token) is not int:",
+        "        if token is not None and type(token) not in (str, int):",
         "        if token is not None and not isinstance(token, (str, int)):",
         "BaseProtocol.test_optional_fields_of_the_wrong_type_are_refused",
     ),
@@ -1335,8 +1329,7 @@ MUTANTS = [
     M(
         "auth-13",
         "the challenge names no scopes",
-        '            "scope": " '
-        '".join(sorted(filter(_SCOPE.fullmatch, map(str, scopes)))),',
+        '            "scope": " ".join(named),',
         '            "scope": "",',
         "AuthChecks.test_without_a_token_the_challenge_has_no_error",
     ),
@@ -1632,8 +1625,7 @@ MUTANTS = [
     M(
         "elicitation-24",
         "any action is an answer",
-        '    if not isinstance(result, dict) or result.get("action") '
-        "not in _ACTIONS:\n",
+        '    if _as_object(result).get("action") not in _ACTIONS:\n',
         "    if not isinstance(result, dict):\n",
         "Elicitation.test_what_is_no_answer_at_all_is_an_error",
     ),
@@ -1655,8 +1647,8 @@ MUTANTS = [
     M(
         "roots-03 roots-05",
         "a root of any scheme is taken",
-        '        if not isinstance(uri, str) or not uri.startswith("file://"):\n',
-        "        if not isinstance(uri, str):\n",
+        '        if not uri.startswith("file://"):\n',
+        "        if not uri:\n",
         "Roots.test_roots_that_are_not_files_are_refused",
     ),
     M(
@@ -1683,17 +1675,15 @@ MUTANTS = [
     M(
         "sampling-09",
         "tool uses need no results",
-        '        if sorted(str(b.get("toolUseId")) for b in results) != open_uses:\n',
+        "        if results != open_uses:\n",
         "        if False:\n",
         "Sampling.test_messages_keep_roles_and_the_balance_of_tool_uses",
     ),
     M(
         "sampling-13",
         "a message needs no role",
-        "        if not isinstance(message, dict) or not (\n"
-        '            message.get("role") in ROLES and "content" in message\n'
-        "        ):",
-        "        if not isinstance(message, dict):",
+        "        if role not in ROLES or not all(",
+        "        if not all(",
         "Sampling.test_messages_keep_roles_and_the_balance_of_tool_uses",
     ),
 ]
