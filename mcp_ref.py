@@ -906,11 +906,12 @@ class Context:
         token, outbox = self.meta.progress_token, self._outbox
         if token is None or outbox is None:
             return _Done()
-        if total is not None and not abs(total) < math.inf:
-            total = None
         # progress-08: MUST only reference the token of this very request
-        params = {"progressToken": token, "progress": progress}
-        params |= _without_none({"total": total, "message": message})
+        params: Object = {"progressToken": token, "progress": progress}
+        if total is not None and abs(total) < math.inf:
+            params["total"] = total
+        if message is not None:
+            params["message"] = message
         with outbox.lock:
             # progress-05: MUST increase with each notification
             if not self._progress < progress < math.inf:
@@ -4440,20 +4441,15 @@ def rate_limit(
     """
     table: collections.OrderedDict[tuple[str, str], _Caller] = collections.OrderedDict()
 
-    def caller(request: Request) -> _Caller:
-        key = ("peer", request.peer or "")
-        if request.principal is not None:
-            key = ("principal", request.principal.subject)
-        found = table.pop(key, None) or _Caller(per_second, burst, clock())
-        if len(table) >= callers:
-            idle = (known for known, one in table.items() if not one.running)
-            table.pop(next(idle, key), None)  # the one seen longest ago
-        table[key] = found
-        return found
-
     @functools.wraps(exchange)
     async def limited(request: Request, send: Send) -> JSON:
-        one = caller(request)
+        who = request.principal
+        key = ("principal", who.subject) if who else ("peer", request.peer or "")
+        one = table.pop(key, None) or _Caller(per_second, burst, clock())
+        if len(table) >= callers:
+            idle = (known for known in table if not table[known].running)
+            table.pop(next(idle, key), None)  # the one seen longest ago
+        table[key] = one
         if one.running >= concurrent:
             error = TooManyRequests(f"{concurrent} requests are in flight")
         elif not one.take(clock()):
@@ -4504,7 +4500,7 @@ class Answer(Object):
     @property
     def content(self) -> Object:
         """Return the form's data; empty unless accepted."""
-        return self.get("content") or {}
+        return _as_object(self.get("content")) if self.accepted else {}
 
 
 def elicitation(message: str, schema: Any) -> Question:
@@ -4632,8 +4628,7 @@ def sampling(
     `options` are further members of CreateMessageRequestParams. The answer is the
     CreateMessageResult. Deprecated by the specification: call a model directly.
     """
-    if isinstance(messages, str):
-        messages = [user(messages)]
+    messages = [user(messages)] if isinstance(messages, str) else list(messages)
     _check_sampling(messages)
     options = dict(options or {})
     needs: Object = {}
@@ -4643,7 +4638,7 @@ def sampling(
     # sampling-07: SHOULD NOT be used without sampling.context
     if options.get("includeContext", "none") != "none":
         needs["context"] = {}
-    params = {"messages": list(messages), "maxTokens": max_tokens, **options}
+    params = {"messages": messages, "maxTokens": max_tokens, **options}
     return Question("sampling/createMessage", params, {"sampling": needs}, _sampled)
 
 

@@ -7994,6 +7994,7 @@ class Elicitation(Case):
             ({"action": "decline"}, {}),
             ({"action": "cancel"}, {}),
             ({"action": "cancel", "content": None}, {}),
+            ({"action": "decline", "content": {"a": "x"}}, {}),
         ):
             with self.subTest(result):
                 reply = await self.reply(first, result)
