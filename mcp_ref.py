@@ -3161,6 +3161,24 @@ class PostAnswer(dict[str, JSON]):
     headers: Mapping[str, str] = {}
 
 
+def _from_server(data: bytes) -> JSON | None:
+    """Read a response or a notification; report and drop what else a server sends."""
+    try:
+        message = decode(data)
+    except McpError as error:
+        _log.warning("not a message: %.200r (%s)", data, error.message)
+        return None
+    method = message.get("method", "")
+    if not isinstance(method, str):
+        _log.warning("not a message: %.200r", data)
+        return None
+    if "method" in message and "id" in message:
+        # stdio-07: MUST NOT answer; patterns-01, http-20: a server MUST NOT ask
+        _log.warning("ignored a request from the server: %.100s", method)
+        return None
+    return message
+
+
 def _torn_down(message: JSON, request: Request) -> JSON | None:
     """Return the result that a server's notifications/cancelled stands for, or None.
 
@@ -3169,13 +3187,10 @@ def _torn_down(message: JSON, request: Request) -> JSON | None:
     """
     if message.get("method") != "notifications/cancelled":
         return None
+    params = _as_object(message.get("params"))
     # cancellation-12: MUST reference a subscriptions/listen request
-    if request.method != "subscriptions/listen":
-        return None
-    params = message.get("params")
-    if not isinstance(params, dict) or not _same_id(
-        params.get("requestId"), request.id
-    ):
+    listening = request.method == "subscriptions/listen"
+    if not listening or not _same_id(params.get("requestId"), request.id):
         return None
     # cancellation-17: SHOULD log the reason
     _log.info("the server ended a stream: %.200s", params.get("reason", ""))
@@ -3190,42 +3205,36 @@ def _same_id(one: JSON, other: JSON) -> bool:
 
 # --- stdio client                                      spec: basic/transports/stdio ---
 
+_SIGKILL = getattr(signal, "SIGKILL", signal.SIGTERM)
+
 
 class _Call:
     """One request in flight: what arrived for it and was not looked at yet."""
 
-    __slots__ = ("answered", "failure", "inbox", "request", "waiter")
+    __slots__ = ("arrived", "inbox", "meta", "request")
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.inbox: deque[JSON] = deque()
-        self.waiter: asyncio.Future[None] | None = None
-        self.failure: str | None = None
-        self.answered = False
+        self.meta = _as_object(request.params.get("_meta"))
+        self.inbox: deque[JSON | TransportError] = deque()
+        self.arrived = asyncio.Event()
 
-    def put(self, message: JSON) -> None:
+    def put(self, message: JSON | TransportError) -> None:
         if len(self.inbox) >= INBOX_SIZE:
             _log.warning("request %r: too slow a reader", self.request.id)
             self.inbox.popleft()
         self.inbox.append(message)
-        self._wake()
-
-    def fail(self, reason: str) -> None:
-        self.failure = reason
-        self._wake()
-
-    def _wake(self) -> None:
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
+        self.arrived.set()
 
     async def next(self) -> JSON:
         """Return the next message; raises TransportError once none can come."""
         while not self.inbox:
-            if self.failure is not None:
-                raise TransportError(self.failure)
-            self.waiter = asyncio.get_running_loop().create_future()
-            await self.waiter
-        return self.inbox.popleft()
+            self.arrived.clear()
+            await self.arrived.wait()
+        message = self.inbox.popleft()
+        if isinstance(message, TransportError):
+            raise message
+        return message
 
 
 class _ServerProcess(asyncio.SubprocessProtocol):
@@ -3234,23 +3243,21 @@ class _ServerProcess(asyncio.SubprocessProtocol):
     def __init__(self, limit: int, on_stderr: Callable[[bytes], None] | None) -> None:
         self.calls: dict[Id, _Call] = {}
         self.tail = bytearray()
-        self.ended = False
+        self.usable = True  # somebody to write to, and somebody to hear
         self.proven = False
+        self.loop = asyncio.get_running_loop()
+        self.exited: asyncio.Future[None] = self.loop.create_future()
+        self.over: asyncio.Future[None] = self.loop.create_future()
         self._lines = LineSplitter(limit)
         self._on_stderr = on_stderr
-        self._first = True
         self._overflow = False
-        self._open = {1, 2}
-        self._timer: asyncio.TimerHandle | None = None
-        self._room: asyncio.Future[None] | None = None
+        self._room = asyncio.Event()
+        self._room.set()
 
     # --- what asyncio calls -----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.loop = asyncio.get_running_loop()
         self.process = typing.cast(asyncio.SubprocessTransport, transport)
-        self.exited: asyncio.Future[None] = self.loop.create_future()
-        self.over: asyncio.Future[None] = self.loop.create_future()
         self.stdin = typing.cast(
             asyncio.WriteTransport, self.process.get_pipe_transport(0)
         )
@@ -3271,54 +3278,45 @@ class _ServerProcess(asyncio.SubprocessProtocol):
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == 1 and (last := self._lines.end()):
             self._line(last)
-        self._open.discard(fd)
-        self._closing(fd != 2)
+        if fd != 2:
+            self._closing()
 
     def process_exited(self) -> None:
-        if not self.exited.done():
-            self.exited.set_result(None)
-        self._closing(True)
+        self.exited.set_result(None)
+        self._closing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()  # it has exited, and all its output was read
 
     def pause_writing(self) -> None:
-        self._room = self.loop.create_future()
+        self._room.clear()
 
     def resume_writing(self) -> None:
-        room, self._room = self._room, None
-        if room is not None and not room.done():
-            room.set_result(None)
+        self._room.set()
 
     # --- the end ----------------------------------------------------------------------
 
-    def _closing(self, final: bool) -> None:
-        """End once all output was read, or soon after anything final has happened.
+    def _closing(self) -> None:
+        """Use it no more; it ends soon, if connection_lost() does not come before.
 
         Not at once, because answers may still be in the pipe; not later, because a
         grandchild may hold the pipe open for ever.
         """
-        if self.exited.done() and not self._open:
-            self._end()
-        elif final and self._timer is None and not self.ended:
-            self._timer = self.loop.call_later(LAST_WORDS, self._end)
-
-    @property
-    def usable(self) -> bool:
-        """Tell whether there is somebody to write to and somebody to hear."""
-        return not (self.ended or self.exited.done() or 1 not in self._open)
+        self.usable = False
+        self.loop.call_later(LAST_WORDS, self._end)
 
     def _end(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if not self.ended:
-            self.ended = True
-            self.fail(self.obituary())
-            self.resume_writing()
         if not self.over.done():
+            self.usable = False
             self.over.set_result(None)
+            self.fail(self.obituary())
+            self._room.set()
 
     def fail(self, reason: str) -> None:
         """Make every request in flight fail."""
-        for call in self.calls.values():
-            call.fail(reason)
+        calls, self.calls = self.calls, {}
+        for call in calls.values():
+            call.put(TransportError(reason))
 
     def obituary(self) -> str:
         """Say how the process ended, and the last lines that it wrote to stderr."""
@@ -3330,9 +3328,9 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         else:
             text = f"The server exited with status {status}"
         tail = self.tail.decode("utf-8", "replace").strip().splitlines()[-10:]
-        return "\n  ".join(
-            [text + (", after writing to stderr:" if tail else ""), *tail]
-        )
+        if tail:
+            text += ", after writing to stderr:"
+        return "\n  ".join([text, *tail])
 
     async def stop(self, step: float) -> None:
         """Climb the ladder: close the input, SIGTERM, SIGKILL; then what it started."""
@@ -3340,34 +3338,29 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         self._end()
         # stdio-12: SHOULD close the input, wait, and only then use force
         self.stdin.close()
-        for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
+        for number in (signal.SIGTERM, _SIGKILL):
             await asyncio.wait([self.exited], timeout=step)
             if self.exited.done():
                 break
             self._signal(number)
         await asyncio.wait([self.exited], timeout=step)
-        await self._stop_group()
+        for _ in range(10):
+            if not self._signal(signal.SIGTERM):
+                break
+            await asyncio.sleep(0.02)
+        else:
+            self._signal(_SIGKILL)
         self.process.close()
         await asyncio.sleep(0)  # asyncio closes the pipes in its next round
 
-    async def _stop_group(self) -> None:
-        """End the children of a server that ended without them."""
-        for _ in range(10):
-            if not self._signal(signal.SIGTERM):
-                return
-            await asyncio.sleep(0.02)
-        self._signal(getattr(signal, "SIGKILL", signal.SIGTERM))
-
     def _signal(self, number: int) -> bool:
         """Signal the process group; False when nobody is left in it."""
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             if hasattr(os, "killpg"):
                 os.killpg(self.process.get_pid(), number)
-            else:
-                self.process.send_signal(number)
-        except (ProcessLookupError, PermissionError):
-            return False
-        return hasattr(os, "killpg")
+                return True
+            self.process.send_signal(number)
+        return False
 
     # --- messages ---------------------------------------------------------------------
 
@@ -3377,29 +3370,26 @@ class _ServerProcess(asyncio.SubprocessProtocol):
 
     async def exchange(self, request: Request, send: Send) -> JSON:
         """Send one request and wait for its answer."""
+        await self._room.wait()
+        if self.over.done():
+            raise TransportError(self.obituary())
         # base-06: MUST NOT match the id of a request in flight
         if request.id in self.calls:
             raise ValueError(f"a request with the id {request.id!r} is in flight")
+        self.write(request_message(request.id, request.method, request.params))
         call = self.calls[request.id] = _Call(request)
         try:
-            if self._room is not None:
-                await asyncio.shield(self._room)
-            if self.ended:
-                raise TransportError(self.obituary())
-            self.write(request_message(request.id, request.method, request.params))
             while "method" in (message := await call.next()):
                 await send(message)
             return message
-        except TransportError:
-            raise
-        except BaseException:
+        finally:
             # stdio-10, cancellation-05: MUST tell the server
             # cancellation-11: and MUST NOT for a request that was answered
-            if not (call.answered or self.ended):
-                self.write(_cancelled(request.id))
-            raise
-        finally:
-            del self.calls[request.id]
+            if self.calls.get(request.id) is call:
+                del self.calls[request.id]
+                reason = "the client no longer waits for the answer"
+                params = {"requestId": request.id, "reason": reason}
+                self.write(notification("notifications/cancelled", params))
 
     def _line(self, line: bytes | None) -> None:
         """Take one line; what is not a message is reported and skipped."""
@@ -3407,19 +3397,16 @@ class _ServerProcess(asyncio.SubprocessProtocol):
             self._overflown()
             self._overflow = False
             return
-        if self._first:
-            self._first, line = False, line.removeprefix(codecs.BOM_UTF8)
+        line = line.removeprefix(codecs.BOM_UTF8)
         if not line.strip():
             return
         if line[:15].lower() == b"content-length:":
             self.fail("The server frames messages by Content-Length; MCP takes lines")
             return
-        try:
-            message = decode(line)
-        except McpError as error:
-            _log.warning("not a message: %.200r (%s)", line, error.message)
+        message = _from_server(line)
+        if message is None:
             return
-        if isinstance(message.get("method"), str):
+        if "method" in message:
             self._notified(message)
         else:
             self._answered(message)
@@ -3432,61 +3419,44 @@ class _ServerProcess(asyncio.SubprocessProtocol):
 
     def _answered(self, message: JSON) -> None:
         id = message.get("id")
-        call = self.calls.get(id) if type(id) is str or type(id) is int else None
-        if call is None and id is None and "error" in message and len(self.calls) == 1:
+        if id is None and "error" in message and len(self.calls) == 1:
             # base-15: an error without id is about a message that was not understood;
             # with one request in flight it can only be that one.
-            (call,) = self.calls.values()
-        if call is None or call.answered:
+            (id,) = self.calls
+        call = self.calls.pop(id, None) if type(id) in (str, int) else None
+        if call is None:
             # cancellation-15: SHOULD ignore late responses
             _log.info("ignored a response to %r", id)
             return
-        self.proven = call.answered = True
+        self.proven = True
         call.put(message)
 
     def _notified(self, message: JSON) -> None:
-        if "id" in message:
-            # stdio-07: MUST NOT answer; patterns-01: a server MUST NOT ask
-            _log.warning("ignored a request from the server: %.100s", message["method"])
-            return
-        for call in self._concerned(message):
+        found = self._concerned(message)
+        for call in found:
             end = _torn_down(message, call.request)
-            call.answered = call.answered or end is not None
-            call.put(message if end is None else end)
+            if end is None:
+                call.put(message)
+            else:
+                self._answered(end)
+        if not found:
+            _log.info("ignored a notification: %.200s", message)
 
     def _concerned(self, message: JSON) -> list[_Call]:
         """Find the requests that a notification belongs to."""
-        params = message.get("params")
-        params = params if isinstance(params, dict) else {}
-        waiting = [call for call in self.calls.values() if not call.answered]
-        if message["method"] == "notifications/progress":
+        method, params = message["method"], _as_object(message.get("params"))
+        waiting = self.calls.values()
+        if method == "notifications/progress":
             token = params.get("progressToken")
-            found = [
-                c for c in waiting if _same_id(_meta(c).get("progressToken"), token)
-            ]
-        elif message["method"] == "notifications/message":
+            return [c for c in waiting if _same_id(c.meta.get("progressToken"), token)]
+        if method == "notifications/message":
             # It says not whose it is: those who asked for log messages get it.
-            found = [c for c in waiting if META_LOG_LEVEL in _meta(c)]
-        else:
-            meta = params.get("_meta")
-            # stdio-08, subscriptions-05: MUST be correlated by subscriptionId
-            key = meta.get(META_SUBSCRIPTION_ID) if isinstance(meta, dict) else None
-            if message["method"] == "notifications/cancelled":
-                key = params.get("requestId")
-            found = [c for c in waiting if _same_id(c.request.id, key)]
-        if not found:
-            _log.info("ignored a notification: %.200s", message)
-        return found
-
-
-def _cancelled(id: Id) -> JSON:
-    params = {"requestId": id, "reason": "the client no longer waits for the answer"}
-    return notification("notifications/cancelled", params)
-
-
-def _meta(call: _Call) -> dict[str, JSON]:
-    meta = call.request.params.get("_meta")
-    return meta if isinstance(meta, dict) else {}
+            return [c for c in waiting if META_LOG_LEVEL in c.meta]
+        # stdio-08, subscriptions-05: MUST be correlated by subscriptionId
+        key = _as_object(params.get("_meta")).get(META_SUBSCRIPTION_ID)
+        if method == "notifications/cancelled":
+            key = params.get("requestId")
+        return [c for c in waiting if _same_id(c.request.id, key)]
 
 
 class StdioClient:
@@ -3518,9 +3488,8 @@ class StdioClient:
         self.label = " ".join(self.command)
         self._env = {**os.environ, **(env or {})}
         self._cwd = cwd
-        self._on_stderr = on_stderr
+        self._protocol = functools.partial(_ServerProcess, limit, on_stderr)
         self._restart = restart
-        self._limit = limit
         self._step = step
         self._process: _ServerProcess | None = None
         self._starting = asyncio.Lock()
@@ -3557,7 +3526,7 @@ class StdioClient:
         pipe = asyncio.subprocess.PIPE
         try:
             _, protocol = await asyncio.get_running_loop().subprocess_exec(
-                lambda: _ServerProcess(self._limit, self._on_stderr),
+                self._protocol,
                 *(path, *self.command[1:]),
                 stdin=pipe,
                 stdout=pipe,
@@ -3572,7 +3541,8 @@ class StdioClient:
 
     async def aclose(self) -> None:
         """Stop the server; requests in flight fail at once."""
-        process, self._process, self._failures = self._process, None, 0
+        async with self._starting:
+            process, self._process, self._failures = self._process, None, 0
         if process is not None:
             await process.stop(self._step)
 
@@ -3605,9 +3575,10 @@ class SseDecoder:
         An event that the stream's end cuts off never comes out. Raises ValueError when
         an event exceeds the limit.
         """
-        if self._after_cr and chunk.startswith(b"\n"):
-            chunk = chunk[1:]
-        self._after_cr = chunk.endswith(b"\r") if chunk else self._after_cr
+        if self._after_cr and chunk:
+            chunk = chunk.removeprefix(b"\n")
+            self._after_cr = False
+        self._after_cr = self._after_cr or chunk.endswith(b"\r")
         events = []
         for piece in chunk.splitlines(keepends=True):
             self._size += len(piece)
@@ -3657,16 +3628,8 @@ REDIRECTS = 5
 AUTH_ROUNDS = 3
 # These only read: they may be repeated when a kept connection proves to be closed.
 _READING = frozenset(
-    {
-        "completion/complete",
-        "prompts/get",
-        "prompts/list",
-        "resources/list",
-        "resources/read",
-        "resources/templates/list",
-        "server/discover",
-        "tools/list",
-    }
+    "completion/complete prompts/get prompts/list resources/list resources/read "
+    "resources/templates/list server/discover tools/list".split()
 )
 # Fields that are ours to write; sessions and resumption are not part of this revision.
 _OWN_FIELDS = frozenset(
@@ -3688,9 +3651,12 @@ class Challenge(NamedTuple):
 AuthHook = Callable[[list[Challenge], int], Awaitable[Mapping[str, str] | None]]
 """`async (challenges, 401 or 403) -> header fields to send from now on, or None`."""
 
-_CHALLENGE_WORD = re.compile(r"[\s,]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)")
-_CHALLENGE_VALUE = re.compile(r'\s*=\s*(?:"((?:[^"\\]|\\.)*)"?|([^\s,"]+))', re.DOTALL)
-_TOKEN68 = re.compile(r"[ \t]+[A-Za-z0-9._~+/-]+=*[ \t]*(?=,|$)")
+# A word, and either its value or, if it is a scheme, its token68.
+_CHALLENGE_PART = r"""(?xs)
+    ([!#$%&'*+.^_`|~0-9A-Za-z-]+)
+    (?: \s* = \s* (?: "((?: [^"\\] | \\. )*)"? | ([^\s,"]+) )
+      | [ \t]+ [A-Za-z0-9._~+/-]+ =* [ \t]* (?=,|$)
+    )?"""
 
 
 def parse_challenges(values: Iterable[str]) -> list[Challenge]:
@@ -3701,21 +3667,24 @@ def parse_challenges(values: Iterable[str]) -> list[Challenge]:
     """
     found: list[Challenge] = []
     for text in values:
-        position, current = 0, None
-        while word := _CHALLENGE_WORD.match(text, position):
-            position = word.end()
-            value = _CHALLENGE_VALUE.match(text, position)
-            if value and current is not None:
-                quoted, plain = value.groups()
-                plain = plain if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
-                current.params.setdefault(word[1].lower(), plain)
-                position = value.end()
-                continue
-            current = Challenge(word[1].lower(), {})
-            found.append(current)
-            if token := _TOKEN68.match(text, position):
-                position = token.end()
+        current = None
+        for part in re.finditer(_CHALLENGE_PART, text):
+            word, quoted, plain = part.groups()
+            if current is None or (quoted is None and plain is None):
+                current = Challenge(word.lower(), {})
+                found.append(current)
+            else:
+                value = plain or re.sub(r"\\(.)", r"\1", quoted)
+                current.params.setdefault(word.lower(), value)
     return found
+
+
+_BROKEN = (OSError, EOFError, ValueError, asyncio.LimitOverrunError)
+
+
+def _broken(problem: str, error: Exception, status: int | None) -> TransportError:
+    """Make one exception of all that reading from a socket raises: of _BROKEN."""
+    return TransportError(f"{problem}: {str(error) or type(error).__name__}", status)
 
 
 class _Connection:
@@ -3739,62 +3708,72 @@ class _Connection:
         # Not drained: all of it is in memory anyway, and a server that refuses a large
         # body answers before it has read it.
         self.writer.write(data)
-        while True:
-            with _Network("The connection broke before the answer"):
+        self.status = 0
+        try:
+            while self.status < 200:
                 head = await self.reader.readuntil(b"\r\n\r\n")
                 version, self.status, self.headers = _parse_head(head)
-            if self.status >= 200:
-                break
+            self._expect_body(version)
+        except _BROKEN as error:
+            raise _broken("No valid HTTP answer", error, self.status or None) from error
+
+    def _expect_body(self, version: str) -> None:
         headers = self.headers
         close = "close" in headers.get("connection", "").lower()
         self._keep = version == "HTTP/1.1" and not close
-        with _Network("The answer's length is malformed", self.status):
-            self._chunked = "chunked" in headers.get("transfer-encoding", "").lower()
-            if self.status in (204, 304) or self._chunked:
-                self._left = 0
-            elif "content-length" in headers:
-                self._left = _natural(headers["content-length"])
-            else:
-                self._left, self._keep = math.inf, False
+        self._chunked = "chunked" in headers.get("transfer-encoding", "").lower()
+        if self.status in (204, 304) or self._chunked:
+            self._left = 0
+        elif "content-length" in headers:
+            length = headers["content-length"]
+            if not (length.isascii() and length.isdigit()):
+                raise ValueError(f"malformed length {length[:40]!r}")
+            self._left = int(length)
+        else:
+            self._left, self._keep = math.inf, False
 
     async def read_some(self) -> bytes:
-        """Return the next piece of the body; b"" is its end."""
-        with _Network("The connection broke within the answer", self.status):
+        """Return the next piece of the body, which may be empty, until it has ended."""
+        try:
             if self._chunked and not self._left:
-                self._left = await self._next_chunk()
-            if not self._left:
-                return b""
+                await self._next_chunk()
             piece = await self.reader.read(int(min(self._left, HEADER_LIMIT)))
-            if not piece and self._left < math.inf:
-                raise EOFError("end of file")
-            self._left = self._left - len(piece) if piece else 0
-            if self._chunked and not self._left:
-                await self.reader.readexactly(2)
+            if self._left and not piece:
+                if self._left < math.inf:
+                    raise EOFError("end of file")
+                self._left = 0
+            self._left -= len(piece)
             return piece
+        except _BROKEN as error:
+            problem = "The connection broke within the answer"
+            raise _broken(problem, error, self.status) from error
 
-    async def _next_chunk(self) -> int:
-        size = int((await self.reader.readuntil(b"\n")).partition(b";")[0], 16)
-        if size < 0:
+    async def _next_chunk(self) -> None:
+        line = b""
+        while not line.strip():  # what ends the chunk before
+            line = await self.reader.readuntil(b"\n")
+        self._left = int(line.partition(b";")[0], 16)
+        if self._left < 0:
             raise ValueError("a negative chunk size")
-        if size == 0:
+        if self._left == 0:
             self._chunked = False
             while (await self.reader.readuntil(b"\n")).strip():
                 pass  # trailers
-        return size
 
     async def read(self, limit: int) -> bytes:
         """Return the whole body."""
-        if not self._chunked and self._left <= limit and self._left < math.inf:
-            with _Network("The connection broke within the answer", self.status):
-                size, self._left = int(self._left), 0
-                return await self.reader.readexactly(size)
         parts, size = [], 0
-        while piece := await self.read_some():
-            size += len(piece)
+        while not self.ended:
+            parts.append(await self.read_some())
+            size += len(parts[-1])
             if size > limit:
                 raise TransportError(f"The answer exceeds {limit} bytes", self.status)
-            parts.append(piece)
         return b"".join(parts)
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether all of the answer was read."""
+        return not (self._left or self._chunked)
 
     @property
     def reusable(self) -> bool:
@@ -3802,8 +3781,7 @@ class _Connection:
         transport = self.writer.transport
         return (
             self._keep
-            and not self._left
-            and not self._chunked
+            and self.ended
             and not self.reader.at_eof()
             and not transport.is_closing()
             and not transport.get_write_buffer_size()
@@ -3814,30 +3792,6 @@ class _Connection:
         self.writer.transport.abort()
 
 
-_BROKEN = (OSError, EOFError, ValueError, asyncio.LimitOverrunError)
-
-
-class _Network:
-    """Turn whatever reading from a socket raises into TransportError.
-
-    A class, because contextlib's generators would cost a tenth of a call.
-    """
-
-    __slots__ = ("problem", "status")
-
-    def __init__(self, problem: str, status: int | None = None) -> None:
-        self.problem = problem
-        self.status = status
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if isinstance(error, _BROKEN) and not isinstance(error, TransportError):
-            detail = str(error) or type(error).__name__
-            raise TransportError(f"{self.problem}: {detail}", self.status) from error
-
-
 @functools.lru_cache(256)
 def _field_line(name: str, value: str) -> str:
     """Write one field; raises ValueError for what would break out of its line."""
@@ -3846,10 +3800,9 @@ def _field_line(name: str, value: str) -> str:
     return f"{name}: {value}\r\n"
 
 
-def _natural(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise ValueError(f"{text[:40]!r}")
-    return int(text)
+def _request_head(start: str, fields: Mapping[str, str]) -> bytes:
+    lines = "".join(_field_line(name, value) for name, value in fields.items())
+    return f"{start}\r\n{lines}\r\n".encode("ascii")
 
 
 def _parse_head(head: bytes) -> tuple[str, int, dict[str, str]]:
@@ -3866,7 +3819,7 @@ def _parse_head(head: bytes) -> tuple[str, int, dict[str, str]]:
         # http-66: MUST compare header names case-insensitively
         name, value = name.lower(), value.strip(" \t")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    return version, _natural(rest[:3]), headers
+    return version, int(rest[:3]), headers
 
 
 class HttpClient:
@@ -3903,7 +3856,10 @@ class HttpClient:
         self._tls_wanted = parts.scheme == "https"
         self._host = parts.hostname
         self._port = parts.port or (443 if self._tls_wanted else 80)
-        self._authority = _authority(parts, self._port)
+        ipv6 = ":" in self._host
+        name = f"[{self._host}]" if ipv6 else self._host.encode("idna").decode("ascii")
+        self._target = f"{name}:{self._port}"
+        self._authority = self._target if parts.port else name
         self._path = _request_target(parts)
         self._proxy = _proxy_for(self._tls_wanted, self._host, self._authority)
         self._headers = dict(headers or {})
@@ -3928,42 +3884,36 @@ class HttpClient:
         body = encode(request_message(request.id, request.method, request.params))
         path, hops, rounds = self._path, 0, 0
         while True:
-            connection = await self._post(path, request, body)
-            try:
-                status, headers = connection.status, connection.headers
-                if status in (307, 308) and hops < REDIRECTS:
-                    path, hops = self._redirected(status, headers, path), hops + 1
-                elif status in (401, 403) and rounds < AUTH_ROUNDS and self._auth:
-                    if not await self._authorize(status, headers):
-                        return await self._answer(connection, request, send)
-                    rounds += 1
-                else:
-                    return await self._answer(connection, request, send)
-                await connection.read(self._limit)
-            except BaseException:
-                connection.abort()
-                raise
-            self._release(connection)
-
-    async def _post(self, path: str, request: Request, body: bytes) -> _Connection:
-        data = self._head(path, request, len(body)) + body
-        while True:
+            answer = None
+            head = self._head(path, request, len(body))
             connection = await self._connection()
             try:
-                await connection.post(data)
-                return connection
+                await connection.post(head + body)
+                status = connection.status
+                if status in (307, 308) and hops < REDIRECTS:
+                    path, hops = self._redirected(connection, path), hops + 1
+                elif (
+                    status in (401, 403)
+                    and rounds < AUTH_ROUNDS
+                    and await self._authorize(connection)
+                ):
+                    rounds += 1
+                else:
+                    answer = await self._answer(connection, request, send)
             except BaseException as error:
                 connection.abort()
                 stale = connection.used and not connection.status
-                if not (stale and request.method in _READING):
+                broken = stale and isinstance(error, TransportError)
+                if not broken or request.method not in _READING:
                     raise
-                if not isinstance(error, TransportError):
-                    raise
+                continue
+            self._finish(connection)
+            if answer is not None:
+                return answer
 
     def _head(self, path: str, request: Request, length: int) -> bytes:
         """Write the header block. http-08: MUST be POST."""
-        meta = request.params.get("_meta")
-        meta = meta if isinstance(meta, dict) else {}
+        meta = _as_object(request.params.get("_meta"))
         fields = {
             "Host": self._authority,
             "Content-Type": "application/json",
@@ -3985,27 +3935,27 @@ class HttpClient:
             fields["Mcp-Name"] = encode_header_value(name)
         for more in (self._headers, request.headers or {}, self._credentials):
             fields |= {k: v for k, v in more.items() if k.lower() not in _OWN_FIELDS}
-        lines = "".join(_field_line(key, value) for key, value in fields.items())
-        start = f"POST {path} HTTP/1.1\r\nContent-Length: {length}\r\n"
-        return f"{start}{lines}\r\n".encode("ascii")
+        start = f"POST {path} HTTP/1.1\r\nContent-Length: {length}"
+        return _request_head(start, fields)
 
-    def _redirected(self, status: int, headers: Mapping[str, str], path: str) -> str:
+    def _redirected(self, connection: _Connection, path: str) -> str:
         """Return the path to go on with; another origin is refused."""
         scheme = "https" if self._tls_wanted else "http"
-        location = headers.get("location", "")
-        base = f"{scheme}://{self._authority}{path}"
-        parts = urllib.parse.urlsplit(urllib.parse.urljoin(base, location))
+        location = connection.headers.get("location", "")
+        parts = urllib.parse.urlsplit(
+            urljoin(f"{scheme}://{self._authority}{path}", location)
+        )
         if not location or (parts.scheme, parts.netloc) != (scheme, self._authority):
-            raise TransportError(
-                f"Redirected to another place: {location[:200]!r}", status, headers
-            )
+            problem = f"Redirected to another place: {location[:200]!r}"
+            raise TransportError(problem, connection.status, connection.headers)
         return _request_target(parts)
 
-    async def _authorize(self, status: int, headers: Mapping[str, str]) -> bool:
+    async def _authorize(self, connection: _Connection) -> bool:
+        """Ask the hook; tell whether there are credentials to try again with."""
         if self._auth is None:
             return False
-        challenges = parse_challenges([headers.get("www-authenticate", "")])
-        credentials = await self._auth(challenges, status)
+        field = connection.headers.get("www-authenticate", "")
+        credentials = await self._auth(parse_challenges([field]), connection.status)
         if credentials is None:
             return False
         self._credentials = dict(credentials)
@@ -4016,21 +3966,18 @@ class HttpClient:
     async def _answer(
         self, connection: _Connection, request: Request, send: Send
     ) -> JSON:
-        kind = (
-            connection.headers.get("content-type", "").partition(";")[0].strip().lower()
-        )
-        coding = connection.headers.get("content-encoding", "identity").lower()
+        status, headers = connection.status, connection.headers
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        coding = headers.get("content-encoding", "identity").lower()
         if coding != "identity":
             problem = f"The answer is compressed ({coding}), which was not asked for"
-            raise TransportError(problem, connection.status, connection.headers)
+            raise TransportError(problem, status, headers)
         # http-17: MUST support both
-        if kind == "text/event-stream" and connection.status == 200:
+        if kind == "text/event-stream" and status == 200:
             return await self._stream(connection, request, send)
-        status, headers = connection.status, connection.headers
         body = await connection.read(self._limit)
-        self._release(connection)
-        message = _response_in(body, request) if kind == "application/json" else None
-        if message is None:
+        message = _message_for(request, body) if kind == "application/json" else None
+        if message is None or "method" in message:
             shown = body[:200].decode("utf-8", "replace").strip()
             problem = f"HTTP status {status} instead of an answer to {request.method}"
             raise TransportError(f"{problem}: {kind} {shown}".strip(), status, headers)
@@ -4042,43 +3989,45 @@ class HttpClient:
         self, connection: _Connection, request: Request, send: Send
     ) -> JSON:
         decoder = SseDecoder(self._limit)
-        while chunk := await connection.read_some():
-            with _Network("The answer's stream is broken", connection.status):
-                events = decoder.feed(chunk)
+        while not connection.ended:
+            try:
+                events = decoder.feed(await connection.read_some())
+            except ValueError as error:
+                problem = "The answer's stream is broken"
+                raise _broken(problem, error, connection.status) from error
             for kind, data in events:
-                message = _message_in(kind, data, request)
+                message = _message_for(request, data) if kind == "message" else None
                 if message is None:
                     continue
-                if "method" in message:
-                    await send(message)
-                    continue
-                self._drain(connection)
-                return message
+                if "method" not in message:
+                    return message
+                await send(message)
         raise TransportError("The stream ended without an answer", connection.status)
-
-    def _drain(self, connection: _Connection) -> None:
-        """Read a stream to its end meanwhile, so that its connection can be reused."""
-
-        async def drain() -> None:
-            try:
-                async with asyncio.timeout(DRAIN_SECONDS):
-                    await connection.read(HEADER_LIMIT)
-            except (TimeoutError, TransportError):
-                connection.abort()
-            except BaseException:
-                connection.abort()
-                raise
-            self._release(connection)
-
-        task = asyncio.get_running_loop().create_task(drain())
-        self._draining.add(task)
-        task.add_done_callback(self._draining.discard)
 
     # --- connections ------------------------------------------------------------------
 
+    def _finish(self, connection: _Connection) -> None:
+        """Read an answer to its end meanwhile, so that its connection can be reused."""
+        if connection.ended:
+            self._release(connection)
+            return
+
+        def drained(task: asyncio.Task[None]) -> None:
+            self._draining.discard(task)
+            self._release(connection)
+
+        task = asyncio.get_running_loop().create_task(self._drain(connection))
+        self._draining.add(task)
+        task.add_done_callback(drained)
+
+    async def _drain(self, connection: _Connection) -> None:
+        with contextlib.suppress(TimeoutError, TransportError):
+            async with asyncio.timeout(DRAIN_SECONDS):
+                await connection.read(HEADER_LIMIT)
+
     def _release(self, connection: _Connection) -> None:
         if connection.reusable and len(self._idle) < IDLE_CONNECTIONS:
-            connection.used, connection.status = True, 0
+            connection.used = True
             connection.idle_since = self._clock()
             self._idle.append(connection)
         else:
@@ -4093,27 +4042,26 @@ class HttpClient:
             connection.abort()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                with _Network(f"Cannot connect to {self._authority}"):
-                    return await self._connect()
-        except TimeoutError:
-            problem = f"Cannot connect to {self._authority} in {CONNECT_TIMEOUT} s"
-            raise TransportError(problem) from None
+                return await self._connect()
+        except _BROKEN as error:
+            problem = f"Cannot connect to {self._authority}"
+            raise _broken(problem, error, None) from error
 
     async def _connect(self) -> _Connection:
         """Open a connection; asyncio tries all addresses of a host in turn."""
-        proxy, tls = self._proxy, self._tls_context()
-        host, port = self._host, self._port
-        if proxy is not None:
-            host, port = proxy.hostname or "", proxy.port or 80
-        tunnel = proxy is not None and self._tls_wanted
+        host, port, tls = self._host, self._port, self._tls_context()
+        if self._proxy is not None:
+            host, port = self._proxy.hostname or "", self._proxy.port or 80
+        tunnel = self._proxy is not None and self._tls_wanted
         reader, writer = await asyncio.open_connection(
             host, port, ssl=None if tunnel else tls, limit=HEADER_LIMIT
         )
         connection = _Connection(reader, writer)
+        if not tunnel:
+            return connection
         try:
-            if tunnel:
-                await self._tunnel(connection)
-                await writer.start_tls(tls, server_hostname=self._host)
+            await self._tunnel(connection)
+            await writer.start_tls(tls, server_hostname=self._host)
         except BaseException:
             connection.abort()
             raise
@@ -4121,18 +4069,11 @@ class HttpClient:
 
     async def _tunnel(self, connection: _Connection) -> None:
         """Have the proxy connect us through to the server."""
-        target = self._authority
-        if not target.rpartition("]")[2].partition(":")[2]:
-            target += f":{self._port}"
-        fields = {"Host": target, **_proxy_credentials(self._proxy)}
-        lines = [
-            f"CONNECT {target} HTTP/1.1",
-            *(f"{k}: {v}" for k, v in fields.items()),
-        ]
-        await connection.post(("\r\n".join(lines) + "\r\n\r\n").encode("ascii"))
+        fields = {"Host": self._target, **_proxy_credentials(self._proxy)}
+        start = f"CONNECT {self._target} HTTP/1.1"
+        await connection.post(_request_head(start, fields))
         if connection.status != 200:
             raise TransportError(f"The proxy answered {connection.status}")
-        connection.status = 0
 
     def _tls_context(self) -> Any:
         if self._tls_wanted and self._tls is None:
@@ -4141,18 +4082,12 @@ class HttpClient:
 
     async def aclose(self) -> None:
         """Close all connections that no request is using."""
-        for task in list(self._draining):
+        for task in self._draining:
             task.cancel()
+        await asyncio.gather(*self._draining, return_exceptions=True)
         while self._idle:
             self._idle.pop().abort()
         await asyncio.sleep(0)
-
-
-def _authority(parts: urllib.parse.SplitResult, port: int) -> str:
-    """Return the Host field: ASCII, IPv6 in brackets, the port if the URL has one."""
-    host = parts.hostname or ""
-    host = f"[{host}]" if ":" in host else host.encode("idna").decode("ascii")
-    return f"{host}:{port}" if parts.port else host
 
 
 def _request_target(parts: urllib.parse.SplitResult) -> str:
@@ -4161,39 +4096,18 @@ def _request_target(parts: urllib.parse.SplitResult) -> str:
     return quote(target, safe="/?#[]@!$&'()*+,;=:%~")
 
 
-def _response_in(body: bytes, request: Request) -> JSON | None:
-    """Read the response to a request from a JSON body; None if it is not one."""
-    try:
-        message = decode(body)
-    except McpError:
-        return None
-    id = message.get("id")
-    # An error on a request's own response belongs to it, whatever became of the id.
-    if isinstance(message.get("error"), dict):
-        return message if id is None or str(id) == str(request.id) else None
-    return message if "result" in message and _same_id(id, request.id) else None
-
-
-def _message_in(kind: str, data: bytes, request: Request) -> JSON | None:
-    """Read a notification or our response from an event; None for anything else."""
-    if kind != "message":
-        return None
-    try:
-        message = decode(data)
-    except McpError as error:
-        _log.warning("not a message: %.200r (%s)", data, error.message)
-        return None
-    if not isinstance(message.get("method", ""), str):
-        _log.warning("not a message: %.200r", data)
-        return None
-    if "method" in message and "id" in message:
-        # http-20: a server MUST NOT send requests
-        _log.warning("ignored a request from the server: %.100s", message["method"])
+def _message_for(request: Request, data: bytes) -> JSON | None:
+    """Read a request's response, or a notification; None for anything else."""
+    message = _from_server(data)
+    if message is None:
         return None
     if "method" in message:
         return _torn_down(message, request) or message
     id = message.get("id")
-    if _same_id(id, request.id) or (id is None and "error" in message):
+    if _same_id(id, request.id):
+        return message
+    # An error on a request's own answer belongs to it, whatever became of the id.
+    if isinstance(message.get("error"), dict) and str(id) in ("None", str(request.id)):
         return message
     _log.info("ignored a response to %r", id)
     return None
@@ -4201,7 +4115,7 @@ def _message_in(kind: str, data: bytes, request: Request) -> JSON | None:
 
 def _proxy_for(tls: bool, host: str, authority: str) -> Any:
     """Return the proxy's split URL that the environment demands, or None."""
-    if host in LOOPBACK_HOSTS or host.startswith("127."):
+    if _is_loopback(host):
         return None
     given = any(name.lower().endswith("_proxy") for name in os.environ)
     if not given and sys.platform not in ("darwin", "win32"):
