@@ -3155,10 +3155,9 @@ class TransportError(ConnectionError):
 
 
 class PostAnswer(dict[str, JSON]):
-    """A response and the HTTP status and fields that it came with."""
+    """A response and the HTTP status that it came with."""
 
     status = 200
-    headers: Mapping[str, str] = {}
 
 
 def _from_server(data: bytes) -> JSON | None:
@@ -3200,7 +3199,7 @@ def _torn_down(message: JSON, request: Request) -> JSON | None:
 
 def _same_id(one: JSON, other: JSON) -> bool:
     # bool is an int only to Python, and None is no id
-    return type(one) in (str, int) and type(one) is type(other) and bool(one == other)
+    return type(one) in (str, int) and (type(one), one) == (type(other), other)
 
 
 # --- stdio client                                      spec: basic/transports/stdio ---
@@ -3211,56 +3210,43 @@ _SIGKILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 class _Call:
     """One request in flight: what arrived for it and was not looked at yet."""
 
-    __slots__ = ("arrived", "inbox", "meta", "request")
+    __slots__ = ("inbox", "meta", "request")
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.meta = _as_object(request.params.get("_meta"))
-        self.inbox: deque[JSON | TransportError] = deque()
-        self.arrived = asyncio.Event()
+        self.inbox: asyncio.Queue[JSON | TransportError] = asyncio.Queue(INBOX_SIZE)
 
     def put(self, message: JSON | TransportError) -> None:
-        if len(self.inbox) >= INBOX_SIZE:
+        if self.inbox.full():
             _log.warning("request %r: too slow a reader", self.request.id)
-            self.inbox.popleft()
-        self.inbox.append(message)
-        self.arrived.set()
-
-    async def next(self) -> JSON:
-        """Return the next message; raises TransportError once none can come."""
-        while not self.inbox:
-            self.arrived.clear()
-            await self.arrived.wait()
-        message = self.inbox.popleft()
-        if isinstance(message, TransportError):
-            raise message
-        return message
+            self.inbox.get_nowait()
+        self.inbox.put_nowait(message)
 
 
 class _ServerProcess(asyncio.SubprocessProtocol):
     """One run of a server: its pipes, and the requests that wait for its answers."""
 
+    usable = True  # somebody to write to, and somebody to hear
+    proven = False
+    _overflow = False
+
     def __init__(self, limit: int, on_stderr: Callable[[bytes], None] | None) -> None:
         self.calls: dict[Id, _Call] = {}
         self.tail = bytearray()
-        self.usable = True  # somebody to write to, and somebody to hear
-        self.proven = False
         self.loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[None] = self.loop.create_future()
         self.over: asyncio.Future[None] = self.loop.create_future()
         self._lines = LineSplitter(limit)
         self._on_stderr = on_stderr
-        self._overflow = False
         self._room = asyncio.Event()
         self._room.set()
 
     # --- what asyncio calls -----------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.process = typing.cast(asyncio.SubprocessTransport, transport)
-        self.stdin = typing.cast(
-            asyncio.WriteTransport, self.process.get_pipe_transport(0)
-        )
+    def connection_made(self, transport: Any) -> None:
+        self.process: asyncio.SubprocessTransport = transport
+        self.stdin: asyncio.WriteTransport = transport.get_pipe_transport(0)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 1:
@@ -3379,9 +3365,13 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         self.write(request_message(request.id, request.method, request.params))
         call = self.calls[request.id] = _Call(request)
         try:
-            while "method" in (message := await call.next()):
+            while True:
+                message = await call.inbox.get()
+                if isinstance(message, TransportError):
+                    raise message
+                if "method" not in message:
+                    return message
                 await send(message)
-            return message
         finally:
             # stdio-10, cancellation-05: MUST tell the server
             # cancellation-11: and MUST NOT for a request that was answered
@@ -3527,7 +3517,8 @@ class StdioClient:
         try:
             _, protocol = await asyncio.get_running_loop().subprocess_exec(
                 self._protocol,
-                *(path, *self.command[1:]),
+                path,
+                *self.command[1:],
                 stdin=pipe,
                 stdout=pipe,
                 stderr=pipe,
@@ -3564,7 +3555,7 @@ class SseDecoder:
         self.retry: int | None = None
         self._type = b""
         self._data: list[bytes] = []
-        self._line: list[bytes] = []
+        self._line = bytearray()
         self._size = 0
         self._first = True
         self._after_cr = False
@@ -3584,19 +3575,17 @@ class SseDecoder:
             self._size += len(piece)
             if self._size > self.limit:
                 raise ValueError(f"an event of over {self.limit} bytes")
-            self._line.append(piece)
+            self._line += piece
             if piece.endswith((b"\r", b"\n")):
-                line = b"".join(self._line).rstrip(b"\r\n")
+                line = bytes(self._line).rstrip(b"\r\n")
                 self._line.clear()
                 if self._first:
                     self._first, line = False, line.removeprefix(codecs.BOM_UTF8)
-                if line:
-                    self._field(line)
-                elif (event := self._dispatch()) is not None:
-                    events.append(event)
+                events += self._take(line)
         return events
 
-    def _field(self, line: bytes) -> None:
+    def _take(self, line: bytes) -> list[tuple[str, bytes]]:
+        """Take one line; return the event that it ends, if it does."""
         # A line that begins with a colon is a comment: its field name is empty.
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
@@ -3608,13 +3597,13 @@ class SseDecoder:
             self.last_id = value.decode("utf-8", "replace")
         elif name == b"retry" and value.isdigit():
             self.retry = int(value)
-
-    def _dispatch(self) -> tuple[str, bytes] | None:
+        if line:
+            return []
         kind = self._type.decode("utf-8", "replace") or "message"
         data = b"\n".join(self._data)
         self._type, self._size = b"", 0
         self._data.clear()
-        return (kind, data) if data else None
+        return [(kind, data)] if data else []
 
 
 # --- HTTP client                             spec: basic/transports/streamable-http ---
@@ -3690,18 +3679,18 @@ def _broken(problem: str, error: Exception, status: int | None) -> TransportErro
 class _Connection:
     """One HTTP/1.1 connection, used by one request at a time."""
 
+    status = 0
+    used = False
+    idle_since = 0.0
+    _left: float = 0  # bytes of the body, or of the chunk, that are to come
+    _chunked = False
+
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.reader = reader
         self.writer = writer
-        self.status = 0
         self.headers: dict[str, str] = {}
-        self.used = False
-        self.idle_since = 0.0
-        self._left: float = 0  # bytes of the body, or of the chunk, that are to come
-        self._chunked = False
-        self._keep = False
 
     async def post(self, data: bytes) -> None:
         """Send a request, read the answer's status and headers."""
@@ -3712,25 +3701,23 @@ class _Connection:
         try:
             while self.status < 200:
                 head = await self.reader.readuntil(b"\r\n\r\n")
-                version, self.status, self.headers = _parse_head(head)
-            self._expect_body(version)
+                self.status, self.headers = _parse_head(head)
+            self._expect_body()
         except _BROKEN as error:
             raise _broken("No valid HTTP answer", error, self.status or None) from error
 
-    def _expect_body(self, version: str) -> None:
+    def _expect_body(self) -> None:
         headers = self.headers
-        close = "close" in headers.get("connection", "").lower()
-        self._keep = version == "HTTP/1.1" and not close
         self._chunked = "chunked" in headers.get("transfer-encoding", "").lower()
-        if self.status in (204, 304) or self._chunked:
-            self._left = 0
-        elif "content-length" in headers:
-            length = headers["content-length"]
-            if not (length.isascii() and length.isdigit()):
+        self._left = 0
+        if not self._chunked and self.status != 204:
+            length = headers.get("content-length")
+            if length is None:
+                self._left = math.inf
+            elif length.isdecimal():
+                self._left = int(length)
+            else:
                 raise ValueError(f"malformed length {length[:40]!r}")
-            self._left = int(length)
-        else:
-            self._left, self._keep = math.inf, False
 
     async def read_some(self) -> bytes:
         """Return the next piece of the body, which may be empty, until it has ended."""
@@ -3780,8 +3767,8 @@ class _Connection:
         """Tell whether another request may follow."""
         transport = self.writer.transport
         return (
-            self._keep
-            and self.ended
+            self.ended
+            and "close" not in self.headers.get("connection", "").lower()
             and not self.reader.at_eof()
             and not transport.is_closing()
             and not transport.get_write_buffer_size()
@@ -3805,21 +3792,20 @@ def _request_head(start: str, fields: Mapping[str, str]) -> bytes:
     return f"{start}\r\n{lines}\r\n".encode("ascii")
 
 
-def _parse_head(head: bytes) -> tuple[str, int, dict[str, str]]:
+def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     """Read a status line and fields; repeated fields are joined by commas."""
     first, *lines = head.decode("latin-1").split("\r\n")
-    version, _, rest = first.partition(" ")
-    if not version.startswith("HTTP/1."):
+    if not first.startswith("HTTP/1."):
         raise ValueError(f"not HTTP/1.1: {first[:80]!r}")
     headers: dict[str, str] = {}
     for line in lines[:-2]:
-        name, colon, value = line.partition(":")
-        if not colon:
-            raise ValueError(f"malformed header: {line[:80]!r}")
+        name, _, value = line.partition(":")
         # http-66: MUST compare header names case-insensitively
         name, value = name.lower(), value.strip(" \t")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    return version, int(rest[:3]), headers
+    if first.startswith("HTTP/1.0"):
+        headers.setdefault("connection", "close")
+    return int(first[9:12]), headers
 
 
 class HttpClient:
@@ -3853,24 +3839,25 @@ class HttpClient:
         if parts.username is not None:
             raise ValueError("credentials do not belong into a URL; use headers")
         self.label = url
-        self._tls_wanted = parts.scheme == "https"
+        self._secure = parts.scheme == "https"
         self._host = parts.hostname
-        self._port = parts.port or (443 if self._tls_wanted else 80)
+        self._port = parts.port or (443 if self._secure else 80)
         ipv6 = ":" in self._host
         name = f"[{self._host}]" if ipv6 else self._host.encode("idna").decode("ascii")
         self._target = f"{name}:{self._port}"
         self._authority = self._target if parts.port else name
+        self._origin = f"{parts.scheme}://{self._authority}"
         self._path = _request_target(parts)
-        self._proxy = _proxy_for(self._tls_wanted, self._host, self._authority)
+        self._proxy = _proxy_for(parts.scheme, self._host, self._authority)
         self._headers = dict(headers or {})
         self._credentials: dict[str, str] = {}
         self._auth = auth
-        self._tls = tls
+        self._tls: Any = tls if self._secure else None
         self._names = names
         self._limit = limit
         self._clock = clock
         self._idle: list[_Connection] = []
-        self._draining: set[asyncio.Task[None]] = set()
+        self._draining: dict[_Connection, asyncio.Task[None]] = {}
 
     @property
     def credentials(self) -> tuple[tuple[str, str], ...]:
@@ -3926,40 +3913,39 @@ class HttpClient:
         # http-25, http-26: MUST be there, and match the body
         if META_PROTOCOL_VERSION in meta:
             fields["MCP-Protocol-Version"] = str(meta[META_PROTOCOL_VERSION])
-        if self._proxy is not None and not self._tls_wanted:
-            path = f"http://{self._authority}{path}"
+        if self._proxy is not None and not self._secure:
+            path = self._origin + path
             fields |= _proxy_credentials(self._proxy)
         name = request.params.get(self._names.get(request.method, ""))
         if isinstance(name, str):
             # http-33: MUST be Base64 where plain text is not safe
             fields["Mcp-Name"] = encode_header_value(name)
         for more in (self._headers, request.headers or {}, self._credentials):
-            fields |= {k: v for k, v in more.items() if k.lower() not in _OWN_FIELDS}
+            for key, value in more.items():
+                if key.lower() not in _OWN_FIELDS:
+                    fields[key.title()] = value  # one case, or a field comes twice
         start = f"POST {path} HTTP/1.1\r\nContent-Length: {length}"
         return _request_head(start, fields)
 
     def _redirected(self, connection: _Connection, path: str) -> str:
         """Return the path to go on with; another origin is refused."""
-        scheme = "https" if self._tls_wanted else "http"
         location = connection.headers.get("location", "")
-        parts = urllib.parse.urlsplit(
-            urljoin(f"{scheme}://{self._authority}{path}", location)
-        )
-        if not location or (parts.scheme, parts.netloc) != (scheme, self._authority):
+        parts = urllib.parse.urlsplit(urljoin(self._origin + path, location))
+        if not location or f"{parts.scheme}://{parts.netloc}" != self._origin:
             problem = f"Redirected to another place: {location[:200]!r}"
             raise TransportError(problem, connection.status, connection.headers)
         return _request_target(parts)
 
     async def _authorize(self, connection: _Connection) -> bool:
         """Ask the hook; tell whether there are credentials to try again with."""
-        if self._auth is None:
-            return False
         field = connection.headers.get("www-authenticate", "")
-        credentials = await self._auth(parse_challenges([field]), connection.status)
-        if credentials is None:
-            return False
-        self._credentials = dict(credentials)
-        return True
+        challenges = parse_challenges([field])
+        credentials = None
+        if self._auth is not None:
+            credentials = await self._auth(challenges, connection.status)
+        if credentials is not None:
+            self._credentials = dict(credentials)
+        return credentials is not None
 
     # --- the answer -------------------------------------------------------------------
 
@@ -3982,7 +3968,7 @@ class HttpClient:
             problem = f"HTTP status {status} instead of an answer to {request.method}"
             raise TransportError(f"{problem}: {kind} {shown}".strip(), status, headers)
         answer = PostAnswer(message)
-        answer.status, answer.headers = status, headers
+        answer.status = status
         return answer
 
     async def _stream(
@@ -4010,20 +3996,16 @@ class HttpClient:
         """Read an answer to its end meanwhile, so that its connection can be reused."""
         if connection.ended:
             self._release(connection)
-            return
-
-        def drained(task: asyncio.Task[None]) -> None:
-            self._draining.discard(task)
-            self._release(connection)
-
-        task = asyncio.get_running_loop().create_task(self._drain(connection))
-        self._draining.add(task)
-        task.add_done_callback(drained)
+        else:
+            drain = asyncio.get_running_loop().create_task(self._drain(connection))
+            self._draining[connection] = drain
 
     async def _drain(self, connection: _Connection) -> None:
         with contextlib.suppress(TimeoutError, TransportError):
             async with asyncio.timeout(DRAIN_SECONDS):
                 await connection.read(HEADER_LIMIT)
+        del self._draining[connection]
+        self._release(connection)
 
     def _release(self, connection: _Connection) -> None:
         if connection.reusable and len(self._idle) < IDLE_CONNECTIONS:
@@ -4049,44 +4031,37 @@ class HttpClient:
 
     async def _connect(self) -> _Connection:
         """Open a connection; asyncio tries all addresses of a host in turn."""
-        host, port, tls = self._host, self._port, self._tls_context()
-        if self._proxy is not None:
-            host, port = self._proxy.hostname or "", self._proxy.port or 80
-        tunnel = self._proxy is not None and self._tls_wanted
-        reader, writer = await asyncio.open_connection(
-            host, port, ssl=None if tunnel else tls, limit=HEADER_LIMIT
+        if self._secure and self._tls is None:
+            self._tls = importlib.import_module("ssl").create_default_context()
+        host, port, tls, proxy = self._host, self._port, self._tls, self._proxy
+        if proxy is not None:
+            host, port, tls = proxy.hostname or "", proxy.port or 80, None
+        connection = _Connection(
+            *await asyncio.open_connection(host, port, ssl=tls, limit=HEADER_LIMIT)
         )
-        connection = _Connection(reader, writer)
-        if not tunnel:
-            return connection
-        try:
+        if proxy is not None and self._secure:
             await self._tunnel(connection)
-            await writer.start_tls(tls, server_hostname=self._host)
-        except BaseException:
-            connection.abort()
-            raise
         return connection
 
     async def _tunnel(self, connection: _Connection) -> None:
         """Have the proxy connect us through to the server."""
         fields = {"Host": self._target, **_proxy_credentials(self._proxy)}
         start = f"CONNECT {self._target} HTTP/1.1"
-        await connection.post(_request_head(start, fields))
-        if connection.status != 200:
-            raise TransportError(f"The proxy answered {connection.status}")
-
-    def _tls_context(self) -> Any:
-        if self._tls_wanted and self._tls is None:
-            self._tls = importlib.import_module("ssl").create_default_context()
-        return self._tls if self._tls_wanted else None
+        try:
+            await connection.post(_request_head(start, fields))
+            if connection.status != 200:
+                raise TransportError(f"The proxy answered {connection.status}")
+            await connection.writer.start_tls(self._tls, server_hostname=self._host)
+        except BaseException:
+            connection.abort()
+            raise
 
     async def aclose(self) -> None:
         """Close all connections that no request is using."""
-        for task in self._draining:
-            task.cancel()
-        await asyncio.gather(*self._draining, return_exceptions=True)
-        while self._idle:
-            self._idle.pop().abort()
+        for connection in (*self._idle, *self._draining):
+            connection.abort()
+        self._idle.clear()
+        await asyncio.gather(*self._draining.values())
         await asyncio.sleep(0)
 
 
@@ -4107,13 +4082,14 @@ def _message_for(request: Request, data: bytes) -> JSON | None:
     if _same_id(id, request.id):
         return message
     # An error on a request's own answer belongs to it, whatever became of the id.
-    if isinstance(message.get("error"), dict) and str(id) in ("None", str(request.id)):
+    ours = id is None or str(id) == str(request.id)
+    if ours and isinstance(message.get("error"), dict):
         return message
     _log.info("ignored a response to %r", id)
     return None
 
 
-def _proxy_for(tls: bool, host: str, authority: str) -> Any:
+def _proxy_for(scheme: str, host: str, authority: str) -> Any:
     """Return the proxy's split URL that the environment demands, or None."""
     if _is_loopback(host):
         return None
@@ -4121,7 +4097,7 @@ def _proxy_for(tls: bool, host: str, authority: str) -> Any:
     if not given and sys.platform not in ("darwin", "win32"):
         return None  # spares the import
     request = importlib.import_module("urllib.request")
-    url = request.getproxies().get("https" if tls else "http")
+    url = request.getproxies().get(scheme)
     if not url or request.proxy_bypass(authority):
         return None
     proxy = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")

@@ -13572,6 +13572,36 @@ class ClientOnStdio(ClientCase):
             await asyncio.wait([call])
             self.assertEqual("notifications/cancelled" in seen, not answered)
 
+    @spec("cancellation-11")
+    async def test_a_request_that_was_never_sent_is_not_cancelled(self) -> None:
+        transport = await self.stdio(ECHO.replace('if "id" in m', "if True"))
+        with self.assertRaises(ValueError):
+            await self.ask(transport, x=float("nan"))
+        heard = (await self.ask(transport))["result"]["heard"]
+        self.assertEqual(heard["method"], "tools/call")
+        self.assertEqual(heard["id"], 2)
+
+    @spec("cancellation-05")
+    async def test_giving_up_while_a_notification_is_passed_on_is_told(self) -> None:
+        transport = await self.stdio(
+            r"""
+            m = hear()
+            say(method="notifications/progress",
+                params={"progressToken": "t", "progress": 1})
+            cancel = hear()
+            done(hear()["id"], cancel=cancel)
+            """
+        )
+
+        async def send(message: JSON) -> None:
+            raise TransportError("nobody to pass it on to")
+
+        request = Request("a", "tools/call", {"_meta": {"progressToken": "t"}})
+        with self.assertRaisesRegex(TransportError, "nobody"):
+            await self.soon(transport(request, send))
+        cancel = (await self.ask(transport))["result"]["cancel"]
+        self.assertEqual(cancel["params"]["requestId"], "a")
+
     async def test_can_08_a_dead_server_fails_all_calls_with_its_last_words(
         self,
     ) -> None:
@@ -13621,6 +13651,17 @@ class ClientOnStdio(ClientCase):
             await self.ask(transport)  # in flight when it died: lost, not repeated
         second = (await self.ask(transport))["result"]["pid"]
         self.assertNotEqual(first, second)
+
+    async def test_a_server_that_closed_its_input_is_not_asked_again(self) -> None:
+        code = 'm = hear(); done(m["id"], pid=os.getpid()); os.close(0); time.sleep(9)'
+        transport = await self.stdio(code, step=0.05)
+        first = (await self.ask(transport))["result"]["pid"]
+        process = transport._process
+        assert process is not None
+        while process.usable:
+            await asyncio.sleep(0.001)
+        self.assertFalse(process.over.done())
+        self.assertNotEqual((await self.ask(transport))["result"]["pid"], first)
 
     async def test_restarting_is_optional_and_ends(self) -> None:
         transport = await self.stdio("hear(); os._exit(1)", restart=False)
@@ -13698,6 +13739,16 @@ class ClientOnStdio(ClientCase):
         await transport.aclose()
         with self.assertRaisesRegex(TransportError, "closed"):
             await call
+
+    async def test_closing_stops_a_server_that_is_just_starting(self) -> None:
+        transport = await self.stdio("hear(); hear()")
+        call = asyncio.create_task(self.ask(transport))
+        while not transport._starting.locked():
+            await asyncio.sleep(0)
+        await transport.aclose()
+        with self.assertRaisesRegex(TransportError, "closed"):
+            await call
+        self.assertIsNone(transport._process)
 
     @spec("base-06")
     async def test_an_id_in_flight_is_not_used_twice(self) -> None:
@@ -13884,6 +13935,7 @@ class EventStreams(unittest.TestCase):
         b"\xef\xbb\xbfdata: 1\r\r": [("message", b"1")],
         b"data: 1\r\ndata: 2\r\n\r\n": [("message", b"1\n2")],
         b"data: 1\r\n\r\ndata: 2\n\n": [("message", b"1"), ("message", b"2")],
+        b"data: 1\r\n\ndata: 2\r\n\n": [("message", b"1"), ("message", b"2")],
         b"data: 1\r\n\rdata: 2\r\r": [("message", b"1"), ("message", b"2")],
         b"data: {}\n": [],
         b"data: \xef\xbb\xbfx\n\n": [("message", b"\xef\xbb\xbfx")],
@@ -14311,6 +14363,22 @@ class ClientOverHttp(ClientCase):
                 await asyncio.sleep(0.001)
         self.assertEqual(stub.connections, 1)
 
+    async def test_closing_also_closes_a_stream_that_is_still_open(self) -> None:
+        async def answer(asked: Asked) -> None:
+            asked.writer.write(stream(b"data: " + response(asked) + b"\n\n"))
+
+        for turns in (0, 1):
+            stub = await self.stub(answer)
+            transport = HttpClient(stub.url)
+            await self.ask(transport)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            (connection,) = transport._draining
+            await transport.aclose()
+            self.assertTrue(connection.writer.transport.is_closing())
+            self.assertFalse(transport._draining or transport._idle)
+            await self.soon(stub.closed.wait())
+
     async def test_chunks_trailers_interim_answers_and_endless_bodies(self) -> None:
         json_head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
@@ -14414,6 +14482,14 @@ class ClientOverHttp(ClientCase):
         self.assertEqual(
             found, [{"x-one": "1", "x-two": "2"}, {"x-one": "1", "x-three": "3"}]
         )
+
+    async def test_a_header_in_two_spellings_is_sent_once(self) -> None:
+        stub = await self.stub(result_of(content=[]))
+        client = await self.client(HttpClient(stub.url, headers={"x-oNE": "1"}))
+        await client.call_tool("t", headers={"X-One": "2"})
+        (asked,) = stub.asked
+        self.assertEqual(asked.headers["x-one"], "2")
+        self.assertEqual(len(asked.fields), len(asked.headers))
 
     # --- x-mcp-header -----------------------------------------------------------------
 
