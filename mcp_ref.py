@@ -3308,7 +3308,7 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         """Say how the process ended, and the last lines that it wrote to stderr."""
         status = self.process.get_returncode()
         if status is None:
-            text = "The server closed its output"
+            text = "The server closed its pipes"
         elif status < 0:
             text = f"The server was ended by signal {-status}"
         else:
@@ -3725,11 +3725,9 @@ class _Connection:
             if self._chunked and not self._left:
                 await self._next_chunk()
             piece = await self.reader.read(int(min(self._left, HEADER_LIMIT)))
-            if self._left and not piece:
-                if self._left < math.inf:
-                    raise EOFError("end of file")
-                self._left = 0
-            self._left -= len(piece)
+            if not piece and 0 < self._left < math.inf:
+                raise EOFError("end of file")
+            self._left = self._left - len(piece) if piece else 0
             return piece
         except _BROKEN as error:
             problem = "The connection broke within the answer"
@@ -3842,11 +3840,10 @@ class HttpClient:
         self._secure = parts.scheme == "https"
         self._host = parts.hostname
         self._port = parts.port or (443 if self._secure else 80)
-        ipv6 = ":" in self._host
-        name = f"[{self._host}]" if ipv6 else self._host.encode("idna").decode("ascii")
-        self._target = f"{name}:{self._port}"
-        self._authority = self._target if parts.port else name
-        self._origin = f"{parts.scheme}://{self._authority}"
+        name = parts.netloc.lower().rstrip(":").encode("idna").decode("ascii")
+        self._authority = name  # without a port if the URL has none
+        self._target = name if parts.port else f"{name}:{self._port}"
+        self._origin = f"{parts.scheme}://{name}"
         self._path = _request_target(parts)
         self._proxy = _proxy_for(parts.scheme, self._host, self._authority)
         self._headers = dict(headers or {})
@@ -4001,11 +3998,14 @@ class HttpClient:
             self._draining[connection] = drain
 
     async def _drain(self, connection: _Connection) -> None:
-        with contextlib.suppress(TimeoutError, TransportError):
+        try:
             async with asyncio.timeout(DRAIN_SECONDS):
                 await connection.read(HEADER_LIMIT)
-        del self._draining[connection]
-        self._release(connection)
+        except (TimeoutError, TransportError):
+            pass
+        finally:
+            del self._draining[connection]
+            self._release(connection)
 
     def _release(self, connection: _Connection) -> None:
         if connection.reusable and len(self._idle) < IDLE_CONNECTIONS:

@@ -1026,8 +1026,8 @@ MUTANTS = [
     M(
         "patterns-01 stdio-09",
         "the client calls what a server asks a request",
-        '        if "id" in message:\n            # stdio-07',
-        "        if False:\n            # stdio-07",
+        '    if "method" in message and "id" in message:\n        # stdio-07',
+        "    if False:\n        # stdio-07",
         "ClientOnStdio.test_requests_of_the_server_are_not_answered",
     ),
     M(
