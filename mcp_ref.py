@@ -56,6 +56,7 @@ Reading map: sections follow the specification's order, banners name its pages.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import base64
 import binascii
@@ -9343,6 +9344,13 @@ def demo_server() -> Server:
     return server
 
 
+class _Weather(typing.TypedDict):
+    location: str
+    temperature: float
+    unit: str
+    conditions: str
+
+
 def _demo_tools(server: Server) -> None:
     read_only = {"readOnlyHint": True, "openWorldHint": False}
 
@@ -9360,15 +9368,30 @@ def _demo_tools(server: Server) -> None:
         units: typing.Literal["metric", "imperial", "kelvin"] = "metric",
     ) -> _Weather:
         """Tell the weather of a city (canned data)."""
-        return _weather(location, units)
+        city = location.strip().lower()
+        if city not in _CITIES:
+            known = ", ".join(map(str.title, _CITIES))
+            raise ToolError(f"No data for {location!r}; there is some for {known}")
+        celsius, conditions = _CITIES[city]
+        factor, offset, unit = _UNITS[units]
+        return {
+            "location": location,
+            "temperature": round(celsius * factor + offset, 2),
+            "unit": unit,
+            "conditions": conditions,
+        }
+
+    class Booking(NamedTuple):
+        day: datetime.date
+        outside: bool = False
 
     @server.tool(title="Book a table")
     async def table_book(ctx: Context, guests: int = 2) -> str:
         """Book a table; asks the user for the day."""
-        answer = await ctx.elicit(f"Which day, for {guests} guests?", _Booking)
+        answer = await ctx.elicit(f"Which day, for {guests} guests?", Booking)
         if not answer.accepted:
             return f"Nothing was booked ({answer.action})."
-        wish: _Booking = answer.value
+        wish: Booking = answer.value
         place = "outside" if wish.outside else "inside"
         return f"Booked for {guests} on {wish.day}, {place}."
 
@@ -9387,20 +9410,6 @@ def _demo_tools(server: Server) -> None:
             await asyncio.sleep(seconds)
         await ctx.progress(steps, steps, "lift-off")
         return "lift-off"
-
-
-@dataclass
-class _Booking:
-    day: datetime.date
-    outside: bool = False
-
-
-@dataclass
-class _Weather:
-    location: str
-    temperature: float
-    unit: str
-    conditions: str
 
 
 def _demo_resources(server: Server) -> None:
@@ -9451,41 +9460,37 @@ _CITIES = {  # city -> degrees Celsius, conditions
     "paris": (18.0, "sunny"),
     "tokyo": (24.0, "clear"),
 }
-_UNITS: dict[str, tuple[Callable[[float], float], str]] = {
-    "metric": (lambda celsius: celsius, "°C"),
-    "imperial": (lambda celsius: celsius * 9 / 5 + 32, "°F"),
-    "kelvin": (lambda celsius: celsius + 273.15, "K"),
+_UNITS = {  # units -> factor and offset from degrees Celsius, symbol
+    "metric": (1.0, 0.0, "°C"),
+    "imperial": (1.8, 32.0, "°F"),
+    "kelvin": (1.0, 273.15, "K"),
 }
 
 
-def _weather(location: str, units: str) -> _Weather:
-    found = _CITIES.get(location.strip().lower())
-    if found is None:
-        known = ", ".join(name.title() for name in _CITIES)
-        raise ToolError(f"No data for {location!r}; there is some for {known}")
-    convert, unit = _UNITS[units]
-    return _Weather(location, round(convert(found[0]), 2), unit, found[1])
+def _of_degrees(function: Callable[[float], float]) -> Callable[[float], float]:
+    return lambda degrees: round(function(math.radians(degrees)), 12)
 
 
-_ARITHMETIC: dict[str, Callable[..., float]] = {
-    "Add": operator.add,
-    "Sub": operator.sub,
-    "Mult": operator.mul,
-    "Div": operator.truediv,
-    "FloorDiv": operator.floordiv,
-    "Mod": operator.mod,
-    "USub": operator.neg,
-    "UAdd": operator.pos,
+_ARITHMETIC: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
 }
-_FUNCTIONS: dict[str, Callable[..., float]] = {
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sqrt": math.sqrt,
     "abs": abs,
-    "round": round,
+    "round": lambda value, digits=0: round(value, int(digits)),
     "log": math.log,
     "exp": math.exp,
-    "sin": lambda degrees: round(math.sin(math.radians(degrees)), 12),
-    "cos": lambda degrees: round(math.cos(math.radians(degrees)), 12),
-    "tan": lambda degrees: round(math.tan(math.radians(degrees)), 12),
+    "sin": _of_degrees(math.sin),
+    "cos": _of_degrees(math.cos),
+    "tan": _of_degrees(math.tan),
 }
 _CONSTANTS = {"pi": math.pi, "e": math.e}
 
@@ -9494,44 +9499,26 @@ def _calculate(expression: str) -> str:
     """Evaluate arithmetic by walking its syntax tree; nothing else has a meaning."""
     if len(expression) > 200:
         raise ToolError("The expression has over 200 characters")
-    import ast  # here, because only this tool needs it
-
     try:
         value = _evaluate(ast.parse(expression.strip(), mode="eval").body)
-        return f"{value:.12g}" if isinstance(value, float) else str(value)
-    except ToolError:
-        raise
-    except (
-        SyntaxError,
-        ValueError,
-        ArithmeticError,
-        TypeError,
-        RecursionError,
-    ) as error:
+    except (SyntaxError, ValueError, ArithmeticError, TypeError) as error:
         raise ToolError(f"Cannot evaluate {expression!r}: {error}") from None
+    return f"{value:.15g}"
 
 
-def _evaluate(node: Any) -> float:
-    kind = type(node).__name__
-    if kind == "Constant" and type(node.value) in (int, float):
-        return node.value  # type: ignore[no-any-return]
-    if kind == "Name" and node.id in _CONSTANTS:
-        return _CONSTANTS[node.id]
-    if kind == "BinOp" and type(node.op).__name__ == "Pow":
-        base, exponent = _evaluate(node.left), _evaluate(node.right)
-        # Whole powers of whole powers would outgrow all memory: beyond this, floats.
-        if type(base) is int and base.bit_length() * abs(exponent) > 4096:
-            base = float(base)
-        return typing.cast(float, base**exponent)
-    if kind == "BinOp":
-        operation = _ARITHMETIC.get(type(node.op).__name__)
-        if operation is not None:
-            return operation(_evaluate(node.left), _evaluate(node.right))
-    if kind == "UnaryOp" and type(node.op).__name__ in _ARITHMETIC:
-        return _ARITHMETIC[type(node.op).__name__](_evaluate(node.operand))
-    called = getattr(node.func, "id", None) if kind == "Call" else None
-    if called in _FUNCTIONS and not node.keywords:
-        return _FUNCTIONS[called](*map(_evaluate, node.args))
+def _evaluate(node: ast.AST) -> Any:
+    match node:
+        case ast.Constant(int() | float() as value) if not isinstance(value, bool):
+            # 9**9**9 as a whole number would fill all memory; floats cannot grow.
+            return float(value)
+        case ast.Name(name) if name in _CONSTANTS:
+            return _CONSTANTS[name]
+        case ast.BinOp(left, operation, right) if type(operation) in _ARITHMETIC:
+            return _ARITHMETIC[type(operation)](_evaluate(left), _evaluate(right))
+        case ast.UnaryOp(operation, operand) if type(operation) in _ARITHMETIC:
+            return _ARITHMETIC[type(operation)](_evaluate(operand))
+        case ast.Call(ast.Name(name), arguments, []) if name in _FUNCTIONS:
+            return _FUNCTIONS[name](*map(_evaluate, arguments))
     raise ToolError("Only numbers, + - * / // % ** and the named functions are allowed")
 
 
@@ -9550,18 +9537,18 @@ def run_until_signal(main: Coroutine[Any, Any, None]) -> int:
     caught: list[int] = []
 
     async def guarded() -> None:
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(main)
 
         def stop(number: int) -> None:
             caught.append(number)
-            if task is not None:
-                task.cancel()
+            task.cancel()
 
         for number in (signal.SIGINT, signal.SIGTERM):
             # Windows, and threads other than the main one, cannot do this.
             with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
                 loop.add_signal_handler(number, stop, number)
-        await main
+        await task
 
     _fill_standard_descriptors()
     try:
@@ -9596,7 +9583,7 @@ def parse_address(address: int | str) -> tuple[str, int]:
 
 
 def _announce(url: str) -> None:
-    print(f"mcp_ref: serving at {url}", file=sys.stderr, flush=True)
+    _say(f"mcp_ref: serving at {url}")
 
 
 def load_server(spec: str) -> Server:
@@ -9604,67 +9591,26 @@ def load_server(spec: str) -> Server:
 
     Without NAME the file has to have exactly one.
     """
-    path, _, name = spec.partition(":") if ".py:" in spec else (spec, "", "")
+    path, _, name = spec.rpartition(":") if ".py:" in spec else (spec, "", "")
     if not os.path.isfile(path):
         raise UsageError(f"no such file: {path}")
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     # The file says `import mcp_ref`: it has to get this module, not a second copy.
     sys.modules.setdefault("mcp_ref", sys.modules[__name__])
-    runpy = importlib.import_module("runpy")
+    import runpy  # here, because only this needs it
+
     try:
         found = runpy.run_path(path, run_name="__mcp_ref__")
     except Exception as error:
         _log.error("running %s failed", path, exc_info=error)
         raise UsageError(f"{path}: {type(error).__name__}: {error}") from None
-    if name:
-        if not isinstance(found.get(name), Server):
-            raise UsageError(f"{path} has no Server called {name}")
-        return typing.cast(Server, found[name])
-    servers = {
-        id(value): value for value in found.values() if isinstance(value, Server)
-    }
-    if len(servers) != 1:
-        problem = "no Server" if not servers else "several Servers: say FILE.py:NAME"
-        raise UsageError(f"{path} has {problem}")
-    return next(iter(servers.values()))
-
-
-def _add_serve_command(subparsers: Any) -> None:
-    serve = subparsers.add_parser(
-        "serve",
-        help="serve FILE.py or the built-in demo, on stdio or over HTTP",
-        description="Serve on stdio (for a host's configuration), or over HTTP.",
-    )
-    add = serve.add_argument
-    add("file", nargs="?", metavar="FILE.py[:NAME]", help="default: the demo server")
-    add("--http", metavar="[HOST:]PORT", help="serve over HTTP instead of stdio")
-    add("--path", default="/mcp", help="path of the MCP endpoint (default: /mcp)")
-    add(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="HOST",
-        help="accept this Host header besides those of this machine; may be repeated",
-    )
-    add(
-        "--allow-origin",
-        action="append",
-        default=[],
-        metavar="ORIGIN",
-        help="accept browsers at this origin, such as https://app.example",
-    )
-    add(
-        "--token-env",
-        metavar="VAR",
-        help="HTTP: demand the bearer token that the environment variable VAR holds",
-    )
-    add(
-        "--key-env",
-        metavar="VAR",
-        help="sign requestState and cursors with what VAR holds, so that several "
-        "processes can serve the same clients",
-    )
-    serve.set_defaults(run=_serve)
+    candidates = [found.get(name)] if name else found.values()
+    servers = {one for one in candidates if isinstance(one, Server)}
+    if len(servers) == 1:
+        return servers.pop()
+    if servers:
+        raise UsageError(f"{path} has several Servers: say FILE.py:NAME")
+    raise UsageError(f"{path} has no Server" + (f" called {name}" if name else ""))
 
 
 def _serve(options: Any) -> int:
@@ -9675,33 +9621,35 @@ def _serve(options: Any) -> int:
     if options.http is None:
         if options.token_env or options.allow_host or options.allow_origin:
             raise UsageError("--token-env, --allow-host, --allow-origin need --http")
-        if sys.stdin is not None and sys.stdin.isatty():
-            _say("mcp_ref: serving on standard input, one JSON-RPC message per line.")
-            _say("mcp_ref: for HTTP, stop this with Ctrl-C and add: --http 8000")
-        status = server.run()
-        # A thread that a tool left behind must not keep an orphan alive.
-        sys.stderr.flush()
-        os._exit(status)
+        return _serve_stdio(server)
     try:
         host, port = parse_address(options.http)
     except ValueError as error:
         raise UsageError(f"--http: {error}") from None
-    arguments = {
-        "path": options.path,
-        "allowed_hosts": options.allow_host,
-        "allowed_origins": options.allow_origin,
-    }
+    verifier = None
     if options.token_env:
-        arguments["verifier"] = _token_from(options.token_env)
+        token = _environment("--token-env", options.token_env)
+        verifier = static_tokens({token: Principal("token")})
     try:
-        return server.run(f"[{host}]:{port}", **arguments)
+        return server.run(
+            f"[{host}]:{port}",
+            path=options.path,
+            allowed_hosts=options.allow_host,
+            allowed_origins=options.allow_origin,
+            verifier=verifier,
+        )
     except OSError as error:
         raise UsageError(f"cannot listen on {host}:{port}: {error.strerror}") from None
 
 
-def _token_from(variable: str) -> Any:
-    token = _environment("--token-env", variable)
-    return static_tokens({token: Principal("token")})
+def _serve_stdio(server: Server) -> int:
+    if sys.stdin is not None and sys.stdin.isatty():
+        _say("mcp_ref: serving on standard input, one JSON-RPC message per line.")
+        _say("mcp_ref: for HTTP, stop this with Ctrl-C and add: --http 8000")
+    status = server.run()
+    # A thread that a tool left behind must not keep an orphan alive.
+    _say("", end="")
+    os._exit(status)
 
 
 def _environment(option: str, variable: str) -> str:
@@ -9711,192 +9659,27 @@ def _environment(option: str, variable: str) -> str:
     return value
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-# --- command line: the client ---------------------------------------------------------
-#
-#   TARGET   http://host/mcp | "command with arguments" | FILE.py
-#   exit     0 done, 1 the tool said error, 2 usage, 3 the server or the network failed
+# --- what is printed ------------------------------------------------------------------
 
 _COLOURS = {"-->": "36", "<--": "32", "bold": "1", "dim": "2", "warn": "33"}
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_HELP = {
-    "inspect": "show what a server is and has",
-    "call": "call a tool",
-    "read": "read a resource",
-    "prompt": "get a prompt",
-    "complete": "complete an argument of a prompt or URI template",
-    "listen": "print changes as they are announced",
+_CONTROLS = {
+    code: f"\\x{code:02x}"
+    for code in (*range(32), *range(127, 160))
+    if code not in b"\t\n"
 }
 
 
-def _add_client_commands(subparsers: Any) -> None:
-    """Add the commands that talk to a server."""
-    handlers = {
-        "inspect": _inspect,
-        "call": _call,
-        "read": _read,
-        "prompt": _get,
-        "complete": _complete_argument,
-        "listen": _follow,
-    }
-    found = {}
-    for name, handler in handlers.items():
-        command = found[name] = subparsers.add_parser(name, help=_HELP[name])
-        command.add_argument("target", metavar="TARGET", help="URL, command, FILE.py")
-        command.set_defaults(run=functools.partial(_run_client, handler))
-        _add_common(command)
-    found["call"].add_argument("tool", metavar="TOOL")
-    found["call"].add_argument("--args", metavar="JSON", help="all arguments at once")
-    found["prompt"].add_argument("name", metavar="NAME")
-    found["read"].add_argument("uri", metavar="URI")
-    for name in ("call", "read"):
-        found[name].add_argument("--out", metavar="FILE", help="write binary content")
-    for name in ("ref", "argument", "value"):
-        found["complete"].add_argument(name, metavar=name.upper())
-    for name in ("call", "prompt", "complete"):
-        shape = "key=text or key:=json"
-        found[name].add_argument("pairs", nargs="*", metavar="KEY=VALUE", help=shape)
-        _intermix(found[name], "pairs")
-    for name in ("tools", "prompts", "resources"):
-        found["listen"].add_argument(f"--{name}", action="store_true")
-    found["listen"].add_argument("uris", nargs="*", metavar="URI")
-    _intermix(found["listen"], "uris")
-    found["listen"].add_argument("--count", type=int, help="stop after so many")
-    tour = subparsers.add_parser("tour", help="see the protocol at work, in a minute")
-    tour.add_argument("--plain", action="store_true", help="no colours, no pauses")
-    tour.set_defaults(run=functools.partial(_run_client, _tour))
-
-
-def _intermix(command: Any, member: str) -> None:
-    """Let the last arguments stand behind options too; argparse alone does not."""
-    parse = command.parse_known_args
-
-    def intermixed(args: Any, namespace: Any) -> tuple[Any, list[str]]:
-        found, rest = parse(args, namespace)
-        more = [one for one in rest if not one.startswith("-")]
-        setattr(found, member, getattr(found, member) + more)
-        return found, [one for one in rest if one.startswith("-")]
-
-    command.parse_known_args = intermixed
-
-
-def _add_common(command: Any) -> None:
-    add = command.add_argument
-    add("--json", action="store_true", help="print the result as JSON")
-    add("--trace", action="store_true", help="print every message to stderr")
-    add("--timeout", type=float, default=CALL_TIMEOUT, metavar="SECONDS")
-    add("--header", action="append", default=[], metavar="NAME:VALUE", help="HTTP only")
-    answer = "answer a question of the server; may be repeated"
-    add("--answer", action="append", default=[], metavar="KEY=VALUE", help=answer)
-
-
-def _run_client(handler: Callable[[Any], Awaitable[int]], options: Any) -> int:
-    """Run a handler; turn what it raises into a line on stderr and an exit status."""
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    # Not asyncio's own handler, under which input() would go on waiting.
-    previous = signal.signal(signal.SIGINT, interrupt)
-    try:
-        return asyncio.run(_main(handler, options))
-    except RemoteError as error:
-        data = "" if error.data is None else f" {json.dumps(error.data)}"
-        _say(f"mcp_ref: error {error.code} from the server: {_safe(str(error))}{data}")
-    except (TransportError, TimeoutError, SchemaError) as error:
-        _say(f"mcp_ref: {_safe(str(error))}")
-    except (LookupError, TypeError, AttributeError) as error:
-        # The commands read answers as the schema has them; a server may differ.
-        _say(f"mcp_ref: unusable answer: {error!r}")
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    except BrokenPipeError:  # such as `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    finally:
-        signal.signal(signal.SIGINT, previous)
-    return 3
-
-
-async def _main(handler: Callable[[Any], Awaitable[int]], options: Any) -> int:
-    return await handler(options)
-
-
-def _client(options: Any) -> Client:
-    """Make the client for a command's options."""
-    headers = {}
-    for text in options.header:
-        name, colon, value = text.partition(":")
-        if not colon:
-            raise UsageError(f"--header: not NAME:VALUE: {text!r}")
-        headers[name.strip()] = value.strip()
-    target = _target(options.target)
-    client = Client(
-        StdioClient(target, on_stderr=_forward) if isinstance(target, list) else target,
-        on_elicit=functools.partial(_fill_in, _pairs(options.answer)),
-        on_url=_consent,
-        timeout=options.timeout,
-        headers=headers,
-        on_progress=_progress_bar,
-        log_level="info",
-        on_log=lambda params: _say(_safe(f"{params['level']}: {params['data']}")),
-    )
-    if options.trace:
-        client.wrap(functools.partial(_traced, stream=sys.stderr))
-    return client
-
-
-def _target(text: str) -> Any:
-    """Return the URL, or the command as a list."""
-    if text.startswith(("http://", "https://")):
-        return text
-    if text.endswith(".py") and os.path.isfile(text):
-        return [sys.executable, text]
-    return shlex.split(text) or [text]
-
-
-def _pairs(pairs: Sequence[str]) -> dict[str, JSON]:
-    """Read key=text and key:=json; raises UsageError."""
-    found: dict[str, JSON] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        try:
-            if key.endswith(":"):
-                found[key[:-1]] = _decode_json(value)
-            else:
-                found[key] = value
-        except ValueError as error:
-            raise UsageError(f"{pair!r}: {error}") from None
-        if not equals or not key.strip(":"):
-            raise UsageError(f"not key=text or key:=json: {pair!r}")
-    return found
-
-
-# --- what is printed ------------------------------------------------------------------
+def _say(line: str, end: str = "\n") -> None:
+    print(line, end=end, file=sys.stderr, flush=True)
 
 
 def _safe(text: str) -> str:
     """Make text of a server harmless to a terminal; ESC could repaint it, or worse."""
-    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return text.translate(_CONTROLS)
 
 
 def _print(text: str) -> None:
     print(_safe(text) if sys.stdout.isatty() else text, flush=True)
-
-
-def _show_json(value: JSON) -> str:
-    return _safe(value if isinstance(value, str) else _encode_text(value))
-
-
-def _forward(data: bytes) -> None:
-    """Pass on what a server writes to stderr."""
-    sys.stderr.write(data.decode("utf-8", "replace"))
-    sys.stderr.flush()
 
 
 def _colour(name: str, text: str, stream: Any) -> str:
@@ -9904,14 +9687,14 @@ def _colour(name: str, text: str, stream: Any) -> str:
     return text if plain else f"\x1b[{_COLOURS[name]}m{text}\x1b[0m"
 
 
-def _traced(exchange: Exchange, stream: Any, width: int = sys.maxsize) -> Exchange:
+def _traced(exchange: Exchange, stream: Any, brief: bool = False) -> Exchange:
     """Print every message, with its direction and the seconds since the start."""
     start = time.monotonic()
 
     def show(arrow: str, message: JSON) -> None:
-        text = _encode_text(message if width == sys.maxsize else _brief(message))
-        if len(text) > width:
-            text = f"{text[:width]}... ({len(text)} characters)"
+        text = _encode_text(_brief(message) if brief else message)
+        if brief and len(text) > 400:
+            text = f"{text[:400]}... ({len(text)} characters)"
         line = f"{time.monotonic() - start:8.3f} {arrow} {text}"
         print(_colour(arrow, _safe(line), stream), file=stream, flush=True)
 
@@ -9938,56 +9721,44 @@ def _brief(message: JSON) -> JSON:
     meta = params.get("_meta", {})
     if META_CLIENT_CAPABILITIES not in meta or message["method"] == "server/discover":
         return message
-    kept = {key: value for key, value in meta.items() if "/client" not in key}
-    kept.pop(META_PROTOCOL_VERSION)
-    return {**message, "params": {**params, "_meta": {"...": "as above", **kept}}}
+    own = {key: value for key, value in meta.items() if not key.startswith(META_PREFIX)}
+    return {**message, "params": {**params, "_meta": {"...": "as above", **own}}}
 
 
-def _progress_bar(params: JSON) -> None:
-    """Draw progress on a terminal."""
-    if not sys.stderr.isatty():
-        return
-    done, total = params.get("progress", 0), params.get("total")
-    share = min(done / total, 1.0) if total else 0.0
-    bar = f"{'#' * round(30 * share):-<30}" if total else f"{done}"
-    end = "\n" if total and done >= total else ""
-    message = _safe(str(params.get("message", "")))[:40]
-    print(f"\r\x1b[K[{bar}] {message}", end=end, file=sys.stderr, flush=True)
+def _progress_line(params: JSON) -> None:
+    """Show progress in one line of a terminal."""
+    if sys.stderr.isatty():
+        of = f" of {params['total']}" if "total" in params else ""
+        line = _safe(f"{params['progress']}{of} {params.get('message', '')}")
+        _say(f"\r\x1b[K{line[:70]}", end="")
 
 
-def _print_reply(reply: Reply, options: Any) -> None:
-    """Print a result: its text and what else there is, or all of it as JSON."""
-    out = getattr(options, "out", None)
-    if out is not None:
-        _write_binary(reply, out)
-    if options.json:
-        print(json.dumps(reply, indent=2, ensure_ascii=not sys.stdout.isatty()))
-        return
+def _content(reply: Reply, options: Any) -> Iterator[str]:
+    """Show the text of a result, and say what else there is."""
     if reply.text:
-        _print(reply.text)
+        yield reply.text
     elif "structuredContent" in reply:
-        _print(_show_json(reply.structured))
-    for block in [*reply.get("content", ()), *reply.get("contents", ())]:
-        kind, data = block.get("mimeType") or block.get("type"), _binary_of(block)
-        if data is not None and out is None:
-            _say(f"[{kind}, {len(data) * 3 // 4} bytes; save it with --out FILE]")
-        elif "uri" in block and "text" not in block and data is None:
-            _print(f"[{block['uri']}]")
+        yield _serialise(reply.structured)
+    for block in reply.blocks:
+        data = _binary_of(block)
+        if data and options.out is None:
+            kind = block.get("mimeType") or block.get("type")
+            size = len(data) * 3 // 4
+            _say(_safe(f"[{kind}, {size} bytes; save it with --out FILE]"))
+        elif block.get("type") == "resource_link":
+            yield f"[{block['uri']}]"
 
 
-def _binary_of(block: JSON) -> str | None:
-    resource = block.get("resource")
-    inner = resource if isinstance(resource, dict) else block
-    data = inner.get("blob", inner.get("data"))
-    return data if isinstance(data, str) else None
+def _binary_of(block: JSON) -> Any:
+    inner = block.get("resource", block)
+    return inner.get("blob", inner.get("data"))
 
 
-def _write_binary(reply: Reply, path: str) -> None:
+def _save(reply: Reply, path: str) -> None:
     """Write the first binary content, or else the text, to a file."""
-    blocks = [*reply.get("content", ()), *reply.get("contents", ())]
-    found = [data for block in blocks if (data := _binary_of(block)) is not None]
+    data = next(filter(None, map(_binary_of, reply.blocks)), None)
     try:
-        content = base64.b64decode(found[0]) if found else reply.text.encode()
+        content = base64.b64decode(data) if data else reply.text.encode()
     except binascii.Error as error:
         raise InvalidResponse(f"binary content is not Base64: {error}") from None
     with open(path, "wb") as file:
@@ -10001,8 +9772,7 @@ def _ask(prompt: str) -> str | None:
     """Read a line from the terminal; None without one, or at its end."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
-    sys.stderr.write(prompt)
-    sys.stderr.flush()
+    _say(prompt, end="")
     line = sys.stdin.readline()
     return line.strip() if line else None
 
@@ -10017,17 +9787,14 @@ async def _fill_in(answers: dict[str, JSON], client: Client, params: JSON) -> JS
         given = answers.get(name)
         if given is None:
             given = _ask(_label(name, schema))
-            optional = "default" in schema or name not in form.get("required", ())
-            if given is None and optional:
-                continue
-            # elicitation-28: SHOULD be able to decline at any time
-            if given is None or given == "!":
-                _say(
-                    "Declined."
-                    if given
-                    else "Declined: there is no terminal to ask at."
-                )
-                return "decline"
+        optional = "default" in schema or name not in form.get("required", ())
+        if given is None and optional:
+            continue
+        # elicitation-28: SHOULD be able to decline at any time
+        if given in (None, "!"):
+            why = "" if given else ": there is no terminal to ask at"
+            _say(f"Declined{why}.")
+            return "decline"
         if given != "":
             content[name] = _typed(given, schema)
     return {"action": "accept", "content": content}
@@ -10073,61 +9840,91 @@ async def _consent(client: Client, params: JSON) -> bool:
         _say("Declined.")
         return False
     # elicitation-38: the browser is another program; we see nothing of what is done
-    importlib.import_module("webbrowser").open(url)
+    import webbrowser  # here, because few questions need it
+
+    webbrowser.open(url)
     return True
 
 
 # --- commands -------------------------------------------------------------------------
+#
+#   TARGET   http://host/mcp | "command with arguments" | FILE.py
+#   exit     0 done, 1 the tool said error, 2 usage, 3 the server or the network failed
+#
+# Most commands send one request: a function does that, and another makes the lines that
+# are printed of the reply unless --json is given.
+
+_Request = Callable[[Client, Any], Awaitable[Reply]]
+_Lines = Callable[[Reply, Any], Iterable[str]]
 
 
-async def _call(options: Any) -> int:
-    """Carry out `call`."""
-    arguments = _pairs(options.pairs)
-    if options.args is not None:
-        whole = _decode_json(options.args)
-        if not isinstance(whole, dict):
-            raise UsageError("--args: not a JSON object")
-        arguments = whole | arguments
+async def _send_one(request: _Request, lines: _Lines, options: Any) -> int:
+    """Carry out a command that sends one request."""
+    options.given = _decode_json(getattr(options, "args", "{}"))
+    if not isinstance(options.given, dict):
+        raise UsageError("--args: not a JSON object")
+    options.given |= _pairs(getattr(options, "pairs", ()))
     async with _client(options) as client:
-        reply = await client.call_tool(options.tool, arguments)
-    _print_reply(reply, options)
+        reply = await request(client, options)
+    if getattr(options, "out", None) is not None:
+        _save(reply, options.out)
+    if options.json:
+        print(json.dumps(reply, indent=2, ensure_ascii=not sys.stdout.isatty()))
+    else:
+        for line in lines(reply, options):
+            _print(line)
     return 1 if reply.is_error else 0
 
 
-async def _read(options: Any) -> int:
-    """Carry out `read`."""
-    async with _client(options) as client:
-        _print_reply(await client.read_resource(options.uri), options)
-    return 0
+def _texts(options: Any) -> dict[str, str]:
+    """Return the arguments of a prompt, which can only be strings."""
+    return {key: _serialise(value) for key, value in options.given.items()}
 
 
-async def _get(options: Any) -> int:
-    """Carry out `prompt`."""
-    arguments = {key: _show_json(value) for key, value in _pairs(options.pairs).items()}
-    async with _client(options) as client:
-        reply = await client.get_prompt(options.name, arguments)
-    if options.json:
-        _print_reply(reply, options)
-        return 0
+def _messages(reply: Reply, options: Any) -> Iterator[str]:
     for message in reply.get("messages", ()):
-        text = Reply(messages=[message]).text or _show_json(message.get("content"))
-        _print(f"{message.get('role')}: {text}")
-    return 0
+        text = Reply(messages=[message]).text or _serialise(message.get("content"))
+        yield f"{message.get('role')}: {text}"
 
 
-async def _complete_argument(options: Any) -> int:
-    """Carry out `complete`."""
-    known = {key: _show_json(value) for key, value in _pairs(options.pairs).items()}
-    async with _client(options) as client:
-        reply = await client.complete(
-            options.ref, options.argument, options.value, known
-        )
-    if options.json:
-        _print_reply(reply, options)
-        return 0
-    for value in reply.get("completion", {}).get("values", ()):
-        _print(value)
-    return 0
+async def _inspect(client: Client, options: Any) -> Reply:
+    lists = {
+        "tools": client.list_tools,
+        "resources": client.list_resources,
+        "resourceTemplates": client.list_resource_templates,
+        "prompts": client.list_prompts,
+    }
+    declared = client.server.get("capabilities", {})
+    found = Reply(server=client.server)
+    for member, listing in lists.items():
+        if member.replace("resourceTemplates", "resources") in declared:
+            found[member] = await listing()
+    return found
+
+
+def _overview(reply: Reply, options: Any) -> Iterator[str]:
+    """Show a server in a few lines, and each thing that it has in one or two."""
+    server, *members = reply
+    info = reply[server].server_info
+    yield f"{info.get('title') or info.get('name', '?')} {info.get('version', '')}"
+    yield f"  speaks {', '.join(reply[server]['supportedVersions'])}"
+    yield f"  {reply[server].get('instructions', '')}".rstrip()
+    for member in members:
+        for one in reply[member]:
+            name = one.get("uri") or one.get("uriTemplate") or _with_parameters(one)
+            yield f"{member.removesuffix('s'):16} {name}"
+            about = one.get("description") or one.get("title")
+            if about:
+                yield f"{'':17}{about.splitlines()[0]}"
+
+
+def _with_parameters(one: JSON) -> str:
+    """Name a tool or a prompt with its arguments; optional ones of tools in []."""
+    names = [argument["name"] for argument in one.get("arguments", ())]
+    schema = one.get("inputSchema", {})
+    for name in schema.get("properties", ()):
+        names.append(name if name in schema.get("required", ()) else f"[{name}]")
+    return f"{one['name']}({', '.join(names)})"
 
 
 async def _follow(options: Any) -> int:
@@ -10141,67 +9938,76 @@ async def _follow(options: Any) -> int:
     if not any(wanted.values()):
         wanted = dict.fromkeys(list(wanted)[:3], True)
     filters = {name: value for name, value in wanted.items() if value}
-    left = options.count
+    seen = 0
     async with (
         _client(options) as client,
         client.listen(filters=filters, relisten=True) as changes,
     ):
-        _say(f"listening for {_show_json(changes.honoured)}; Ctrl-C ends it")
-        async for change in changes:
+        honoured = _safe(_encode_text(changes.honoured))
+        _say(f"listening for {honoured}; Ctrl-C ends it")
+        async for method, params in changes:
             if options.json:
-                print(
-                    _encode_json({"method": change[0], "params": change[1]}), flush=True
-                )
+                print(_encode_json({"method": method, "params": params}), flush=True)
             else:
-                _print(f"{change.method} {change.params.get('uri', '')}".strip())
-            left = None if left is None else left - 1
-            if left == 0:
+                _print(f"{method} {params.get('uri', '')}".strip())
+            seen += 1
+            if seen == options.count:
                 break
     return 0
 
 
-async def _inspect(options: Any) -> int:
-    """Carry out `inspect`."""
-    async with _client(options) as client:
-        lists = {
-            "tools": client.list_tools,
-            "resources": client.list_resources,
-            "resourceTemplates": client.list_resource_templates,
-            "prompts": client.list_prompts,
-        }
-        declared = client.server.get("capabilities", {})
-        found: dict[str, Any] = {"server": client.server}
-        for member, listing in lists.items():
-            if member.replace("resourceTemplates", "resources") in declared:
-                found[member] = await listing()
-    if options.json:
-        print(json.dumps(found, indent=2))
-        return 0
-    info = client.server.server_info
-    _print(f"{info.get('title') or info.get('name', '?')} {info.get('version', '')}")
-    _print(f"  speaks {', '.join(client.server['supportedVersions'])}")
-    _print(f"  {client.server.get('instructions', '')}".rstrip())
-    for member in lists:
-        for one in found.get(member, ()):
-            _print_entry(member, one)
-    return 0
+def _client(options: Any) -> Client:
+    """Make the client for a command's options."""
+    headers = {}
+    for text in options.header:
+        name, colon, value = text.partition(":")
+        if not colon:
+            raise UsageError(f"--header: not NAME:VALUE: {text!r}")
+        headers[name.strip()] = value.strip()
+    target = _target(options.target)
+    client = Client(
+        StdioClient(target, on_stderr=_forward) if isinstance(target, list) else target,
+        on_elicit=functools.partial(_fill_in, _pairs(options.answer)),
+        on_url=_consent,
+        timeout=options.timeout,
+        headers=headers,
+        on_progress=_progress_line,
+        log_level="info",
+        on_log=lambda params: _say(_safe(f"{params['level']}: {params['data']}")),
+    )
+    if options.trace:
+        client.wrap(functools.partial(_traced, stream=sys.stderr))
+    return client
 
 
-def _print_entry(member: str, one: JSON) -> None:
-    """Print a tool, resource, template or prompt on a line or two."""
-    name = one.get("uri") or one.get("uriTemplate") or one["name"]
-    if member == "tools":
-        schema = one.get("inputSchema", {})
-        names, required = schema.get("properties", {}), schema.get("required", ())
-        arguments = [key if key in required else f"[{key}]" for key in names]
-        name = f"{name}({', '.join(arguments)})"
-    elif member == "prompts":
-        arguments = [argument["name"] for argument in one.get("arguments", ())]
-        name = f"{name}({', '.join(arguments)})"
-    _print(f"{member.removesuffix('s'):16} {name}")
-    about = one.get("description") or one.get("title")
-    if about:
-        _print(f"{'':17}{about.splitlines()[0]}")
+def _forward(data: bytes) -> None:
+    """Pass on what a server writes to stderr."""
+    _say(data.decode("utf-8", "replace"), end="")
+
+
+def _target(text: str) -> Any:
+    """Return the URL, or the command as a list."""
+    if text.startswith(("http://", "https://")):
+        return text
+    if text.endswith(".py") and os.path.isfile(text):
+        return [sys.executable, text]
+    return shlex.split(text) or [text]
+
+
+def _pairs(pairs: Iterable[str]) -> dict[str, JSON]:
+    """Read key=text and key:=json; raises UsageError."""
+    found: dict[str, JSON] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip(":"):
+            raise UsageError(f"not key=text or key:=json: {pair!r}")
+        try:
+            found[key.removesuffix(":")] = (
+                _decode_json(value) if key.endswith(":") else value
+            )
+        except ValueError as error:
+            raise UsageError(f"{pair!r}: {error}") from None
+    return found
 
 
 # --- tour -----------------------------------------------------------------------------
@@ -10211,10 +10017,12 @@ async def _tour(options: Any) -> int:
     """Carry out `tour`: the demo server as a child process, and then over HTTP."""
     if options.plain:
         os.environ["NO_COLOR"] = "1"
+    step = functools.partial(_tour_step, pause=not options.plain)
+    traced = functools.partial(_traced, stream=sys.stdout, brief=True)
     here = [sys.executable, os.path.abspath(__file__), "serve"]
     async with Client(here, on_elicit=_tour_answer, discover=False) as client:
-        client.wrap(functools.partial(_traced, stream=sys.stdout, width=400))
-        await _walk(client, _TOUR_STDIO, options.plain)
+        client.wrap(traced)
+        await _tour_stdio(client, step)
     process = await asyncio.create_subprocess_exec(
         *here, "--http", "127.0.0.1:0", stderr=asyncio.subprocess.PIPE
     )
@@ -10222,9 +10030,9 @@ async def _tour(options: Any) -> int:
         line = await typing.cast(asyncio.StreamReader, process.stderr).readline()
         url = line.decode().rpartition(" ")[2].strip()
         async with Client(url, discover=False) as client:
-            client.wrap(functools.partial(_traced, stream=sys.stdout, width=400))
+            client.wrap(traced)
             client.wrap(functools.partial(_showing_headers, client._transport))
-            await _walk(client, _TOUR_HTTP, options.plain)
+            await _tour_http(client, step)
     finally:
         process.terminate()
         await process.wait()
@@ -10232,102 +10040,194 @@ async def _tour(options: Any) -> int:
     return 0
 
 
-async def _walk(client: Client, steps: Sequence[Any], plain: bool) -> None:
-    for sentence, step in steps:
-        print(f"\n{_colour('bold', sentence, sys.stdout)}", flush=True)
-        if not plain and sys.stdout.isatty():
-            _ask("  [Enter] ")
-        await step(client)
+def _tour_step(sentence: str, pause: bool) -> None:
+    print(f"\n{_colour('bold', sentence, sys.stdout)}", flush=True)
+    if pause and sys.stdout.isatty():
+        _ask("  [Enter] ")
 
 
-def _showing_headers(transport: Any, exchange: Exchange) -> Exchange:
-    async def shown(request: Request, send: Send) -> JSON:
-        head = transport._head(transport._path, request, 0).decode("ascii")
-        lines = [line for line in head.split("\r\n") if line.startswith(("POST", "M"))]
-        print(_colour("dim", "\n".join(f"{'':9}{line}" for line in lines), sys.stdout))
-        return await exchange(request, send)
-
-    return shown
-
-
-async def _tour_answer(client: Client, params: JSON) -> JSON:
-    day = {"day": "2026-12-24", "outside": False}
-    print(
-        _colour(
-            "bold",
-            "The answer is a question. We fill in the form, and call again "
-            "with the answer and the server's sealed state:",
-            sys.stdout,
-        )
+async def _tour_stdio(client: Client, step: Callable[[str], None]) -> None:
+    step(
+        "1. Each request stands alone: its _meta says which revision we speak and what "
+        "we can do. server/discover asks the same of the server."
     )
-    return {"action": "accept", "content": day}
-
-
-async def _tour_listen(client: Client) -> None:
+    await client.discover()
+    step("2. Which tools are there?")
+    await client.list_tools()
+    step(
+        "3. Call one. The result comes as text and, checked against a schema, as data."
+    )
+    await client.call_tool("weather_current", {"location": "Paris"})
+    step("4. A tool that fails says so in its result, for the model to read.")
+    await client.call_tool("weather_current", {"location": "Atlantis"})
+    step("5. A progressToken in the request asks for progress while the tool works.")
+    await _tour_countdown(client, 3)
+    step("6. Servers never send requests. One that needs input answers input_required.")
+    await client.call_tool("table_book", {"guests": 2})
+    step(
+        "7. Listening is a request that stays open: an acknowledgement, then changes. "
+        "We end it by cancelling."
+    )
     async with client.listen(resources=["clock://now"]) as changes:
         await client.call_tool("clock_tick")
         await anext(changes)
 
 
-async def _tour_refused(client: Client) -> None:
+async def _tour_http(client: Client, step: Callable[[str], None]) -> None:
+    step(
+        "8. The same over HTTP: one POST per request. Headers repeat what proxies want "
+        "to know, and must agree with the body."
+    )
+    await client.call_tool("weather_current", {"location": "Tokyo"})
+    step("9. With progress, the answer is a stream of server-sent events.")
+    await _tour_countdown(client, 2)
+    step("10. An unknown method is an error, and a status that proxies see.")
     try:
         await client.request("no/such/method")
     except RemoteError as error:
         print(f"{'':9}HTTP status {error.status}")
 
 
-_TOUR_STDIO: list[tuple[str, Callable[[Client], Awaitable[Any]]]] = [
-    (
-        "1. Each request stands alone: its _meta says which revision we speak and what "
-        "we can do. server/discover asks the same of the server.",
-        lambda client: client.discover(),
-    ),
-    ("2. Which tools are there?", lambda client: client.list_tools()),
-    (
-        "3. Call one. The result comes as text and, checked against a schema, as data.",
-        lambda client: client.call_tool("weather_current", {"location": "Paris"}),
-    ),
-    (
-        "4. A tool that fails says so in its result, for the model to read.",
-        lambda client: client.call_tool("weather_current", {"location": "Atlantis"}),
-    ),
-    (
-        "5. A progressToken in the request asks for progress while the tool works.",
-        lambda client: client.call_tool(
-            "countdown", {"steps": 3, "seconds": 0.1}, on_progress=_ignore_progress
-        ),
-    ),
-    (
-        "6. Servers never send requests. One that needs input answers input_required.",
-        lambda client: client.call_tool("table_book", {"guests": 2}),
-    ),
-    (
-        "7. Listening is a request that stays open: an acknowledgement, then changes. "
-        "We end it by cancelling.",
-        _tour_listen,
-    ),
-]
-_TOUR_HTTP: list[tuple[str, Callable[[Client], Awaitable[Any]]]] = [
-    (
-        "8. The same over HTTP: one POST per request. Headers repeat what proxies want "
-        "to know, and must agree with the body.",
-        lambda client: client.call_tool("weather_current", {"location": "Tokyo"}),
-    ),
-    (
-        "9. With progress, the answer is a stream of server-sent events.",
-        lambda client: client.call_tool(
-            "countdown", {"steps": 2, "seconds": 0.1}, on_progress=_ignore_progress
-        ),
-    ),
-    (
-        "10. An unknown method is an error, and a status that proxies see.",
-        _tour_refused,
-    ),
-]
+async def _tour_countdown(client: Client, steps: int) -> None:
+    arguments = {"steps": steps, "seconds": 0.1}
+    await client.call_tool("countdown", arguments, on_progress=lambda params: None)
 
 
-def _ignore_progress(params: JSON) -> None:
-    pass
+async def _tour_answer(client: Client, params: JSON) -> JSON:
+    _tour_step(
+        "The answer is a question. We fill in the form, and call again with the answer "
+        "and the server's sealed state:",
+        pause=False,
+    )
+    content = {"day": "2026-12-24", "outside": False}
+    return {"action": "accept", "content": content}
+
+
+def _showing_headers(transport: Any, exchange: Exchange) -> Exchange:
+    async def shown(request: Request, send: Send) -> JSON:
+        head = transport._head(transport._path, request, 0).decode("ascii")
+        for line in head.splitlines():
+            if line.startswith(("POST", "M")):
+                print(_colour("dim", f"{'':9}{line}", sys.stdout))
+        return await exchange(request, send)
+
+    return shown
+
+
+# --- command line ---------------------------------------------------------------------
+
+_SWITCH: dict[str, Any] = {"action": "store_true"}
+_REPEATED: dict[str, Any] = {"action": "append", "default": []}
+_ALL_LEFT: dict[str, Any] = {"nargs": "*"}
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "file": {
+        "nargs": "?",
+        "metavar": "FILE.py[:NAME]",
+        "help": "default: the demo server",
+    },
+    "--http": {
+        "metavar": "[HOST:]PORT",
+        "help": "serve over HTTP instead of stdio",
+    },
+    "--path": {
+        "default": "/mcp",
+        "help": "path of the MCP endpoint (default: /mcp)",
+    },
+    "--allow-host": _REPEATED
+    | {
+        "metavar": "HOST",
+        "help": "accept this Host header besides those of this machine; may be "
+        "repeated",
+    },
+    "--allow-origin": _REPEATED
+    | {
+        "metavar": "ORIGIN",
+        "help": "accept browsers at this origin, such as https://app.example",
+    },
+    "--token-env": {
+        "metavar": "VAR",
+        "help": "HTTP: demand the bearer token that the environment variable VAR holds",
+    },
+    "--key-env": {
+        "metavar": "VAR",
+        "help": "sign requestState and cursors with what VAR holds, so that several "
+        "processes can serve the same clients",
+    },
+    "target": {"metavar": "TARGET", "help": "URL, command, FILE.py"},
+    "--json": _SWITCH | {"help": "print the result as JSON"},
+    "--trace": _SWITCH | {"help": "print every message to stderr"},
+    "--timeout": {"type": float, "default": CALL_TIMEOUT, "metavar": "SECONDS"},
+    "--header": _REPEATED | {"metavar": "NAME:VALUE", "help": "HTTP only"},
+    "--answer": _REPEATED
+    | {
+        "metavar": "KEY=VALUE",
+        "help": "answer a question of the server; may be repeated",
+    },
+    "tool": {"metavar": "TOOL"},
+    "--args": {"metavar": "JSON", "default": "{}", "help": "all arguments at once"},
+    "name": {"metavar": "NAME"},
+    "uri": {"metavar": "URI"},
+    "--out": {"metavar": "FILE", "help": "write binary content"},
+    "ref": {"metavar": "REF"},
+    "argument": {"metavar": "ARGUMENT"},
+    "value": {"metavar": "VALUE"},
+    "pairs": _ALL_LEFT | {"metavar": "KEY=VALUE", "help": "key=text or key:=json"},
+    "--tools": _SWITCH,
+    "--prompts": _SWITCH,
+    "--resources": _SWITCH,
+    "uris": _ALL_LEFT | {"metavar": "URI"},
+    "--count": {"type": int, "help": "stop after so many"},
+    "--plain": _SWITCH | {"help": "no colours, no pauses"},
+}
+_COMMON = "target --json --trace --timeout --header --answer"
+_COMMANDS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
+    "serve": (
+        "serve FILE.py or the built-in demo, on stdio or over HTTP",
+        "file --http --path --allow-host --allow-origin --token-env --key-env",
+        _serve,
+    ),
+    "inspect": (
+        "show what a server is and has",
+        _COMMON,
+        functools.partial(_send_one, _inspect, _overview),
+    ),
+    "call": (
+        "call a tool",
+        f"{_COMMON} tool --args --out pairs",
+        functools.partial(
+            _send_one, lambda client, o: client.call_tool(o.tool, o.given), _content
+        ),
+    ),
+    "read": (
+        "read a resource",
+        f"{_COMMON} uri --out",
+        functools.partial(
+            _send_one, lambda client, o: client.read_resource(o.uri), _content
+        ),
+    ),
+    "prompt": (
+        "get a prompt",
+        f"{_COMMON} name pairs",
+        functools.partial(
+            _send_one, lambda client, o: client.get_prompt(o.name, _texts(o)), _messages
+        ),
+    ),
+    "complete": (
+        "complete an argument of a prompt or URI template",
+        f"{_COMMON} ref argument value pairs",
+        functools.partial(
+            _send_one,
+            lambda client, o: client.complete(o.ref, o.argument, o.value, _texts(o)),
+            lambda reply, o: reply.get("completion", {}).get("values", ()),
+        ),
+    ),
+    "listen": (
+        "print changes as they are announced",
+        f"{_COMMON} --tools --prompts --resources uris --count",
+        _follow,
+    ),
+    "tour": ("see the protocol at work, in a minute", "--plain", _tour),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -10335,23 +10235,80 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0 done, 1 the tool said error, 2 usage, 3 the server or the network failed.
     """
-    argparse = importlib.import_module("argparse")
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
+    try:
+        # Hosts wait for these two, and argparse would take longer than the demo.
+        match words:
+            case ["serve"]:
+                return _serve_stdio(demo_server())
+            case ["serve", file] if not file.startswith("-"):
+                return _serve_stdio(load_server(file))
+        options = _options_of(words)
+        outcome = options.run(options)
+        return outcome if isinstance(outcome, int) else _run(outcome)
+    except UsageError as error:
+        _say(f"mcp_ref: {error}")
+        return 2
+
+
+def _options_of(words: list[str]) -> Any:
+    """Return the options of a command, and as `run` the function that takes them."""
+    import argparse  # here, because most programs need no command line
+
     parser = argparse.ArgumentParser(
         prog="mcp_ref.py",
         description="The Model Context Protocol, revision 2026-07-28, in one file.",
     )
     parser.add_argument("--version", action="version", version=f"mcp_ref {__version__}")
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_serve_command(subparsers)
-    _add_client_commands(subparsers)
-    logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
-    options = parser.parse_args(arguments)
+    known = words[:1] if words and words[0] in _COMMANDS else _COMMANDS
+    for name in known:
+        summary, members, run = _COMMANDS[name]
+        command = subparsers.add_parser(name, help=summary)
+        command.set_defaults(run=run)
+        for member in members.split():
+            command.add_argument(member, **_ARGUMENTS[member])
+        if name == "serve":
+            how = "Serve on stdio (for a host's configuration), or over HTTP."
+            command.description = how
+    options, rest = parser.parse_known_args(words)
+    # What stands behind an option is part of the list too; argparse leaves it over.
+    last = getattr(options, "pairs", getattr(options, "uris", None))
+    unknown = [word for word in rest if last is None or word.startswith("-")]
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if last is not None:
+        last += rest
+    return options
+
+
+def _run(work: Coroutine[Any, Any, int]) -> int:
+    """Run a command; turn what it raises into a line on stderr and an exit status."""
+    # Not asyncio's own handler, under which input() would go on waiting.
+    interrupt = functools.partial(signal.default_int_handler)
+    previous = signal.signal(signal.SIGINT, interrupt)
     try:
-        status: int = options.run(options)
-        return status
-    except UsageError as error:
-        _say(f"mcp_ref: {error}")
-        return 2
+        return asyncio.run(work)
+    except RemoteError as error:
+        data = "" if error.data is None else f" {json.dumps(error.data)}"
+        problem = f"error {error.code} from the server: {error}{data}"
+    except (TransportError, TimeoutError, SchemaError) as error:
+        problem = str(error)
+    except (LookupError, TypeError, AttributeError) as error:
+        # The commands read answers as the schema has them; a server may differ.
+        problem = f"unusable answer: {error!r}"
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    except BrokenPipeError:  # such as `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    _say(f"mcp_ref: {_safe(problem)}")
+    return 3
 
 
 def _main_after_script(*_: object) -> None:
