@@ -9482,7 +9482,9 @@ _ARITHMETIC: dict[type[ast.AST], Callable[..., Any]] = {
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
+_MEANINGS: dict[str, Any] = {
+    "pi": math.pi,
+    "e": math.e,
     "sqrt": math.sqrt,
     "abs": abs,
     "round": lambda value, digits=0: round(value, int(digits)),
@@ -9492,7 +9494,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cos": _of_degrees(math.cos),
     "tan": _of_degrees(math.tan),
 }
-_CONSTANTS = {"pi": math.pi, "e": math.e}
 
 
 def _calculate(expression: str) -> str:
@@ -9500,10 +9501,9 @@ def _calculate(expression: str) -> str:
     if len(expression) > 200:
         raise ToolError("The expression has over 200 characters")
     try:
-        value = _evaluate(ast.parse(expression.strip(), mode="eval").body)
+        return f"{_evaluate(ast.parse(expression.strip(), mode='eval').body):.15g}"
     except (SyntaxError, ValueError, ArithmeticError, TypeError) as error:
         raise ToolError(f"Cannot evaluate {expression!r}: {error}") from None
-    return f"{value:.15g}"
 
 
 def _evaluate(node: ast.AST) -> Any:
@@ -9511,14 +9511,14 @@ def _evaluate(node: ast.AST) -> Any:
         case ast.Constant(int() | float() as value) if not isinstance(value, bool):
             # 9**9**9 as a whole number would fill all memory; floats cannot grow.
             return float(value)
-        case ast.Name(name) if name in _CONSTANTS:
-            return _CONSTANTS[name]
+        case ast.Name(name) if name in _MEANINGS:
+            return _MEANINGS[name]
         case ast.BinOp(left, operation, right) if type(operation) in _ARITHMETIC:
             return _ARITHMETIC[type(operation)](_evaluate(left), _evaluate(right))
         case ast.UnaryOp(operation, operand) if type(operation) in _ARITHMETIC:
             return _ARITHMETIC[type(operation)](_evaluate(operand))
-        case ast.Call(ast.Name(name), arguments, []) if name in _FUNCTIONS:
-            return _FUNCTIONS[name](*map(_evaluate, arguments))
+        case ast.Call(function, arguments, []):
+            return _evaluate(function)(*map(_evaluate, arguments))
     raise ToolError("Only numbers, + - * / // % ** and the named functions are allowed")
 
 
@@ -9854,11 +9854,12 @@ async def _consent(client: Client, params: JSON) -> bool:
 # Most commands send one request: a function does that, and another makes the lines that
 # are printed of the reply unless --json is given.
 
-_Request = Callable[[Client, Any], Awaitable[Reply]]
-_Lines = Callable[[Reply, Any], Iterable[str]]
 
-
-async def _send_one(request: _Request, lines: _Lines, options: Any) -> int:
+async def _send_one(
+    request: Callable[[Client, Any], Awaitable[Reply]],
+    lines: Callable[[Reply, Any], Iterable[str]],
+    options: Any,
+) -> int:
     """Carry out a command that sends one request."""
     options.given = _decode_json(getattr(options, "args", "{}"))
     if not isinstance(options.given, dict):
@@ -10018,19 +10019,15 @@ async def _tour(options: Any) -> int:
     if options.plain:
         os.environ["NO_COLOR"] = "1"
     step = functools.partial(_tour_step, pause=not options.plain)
-    traced = functools.partial(_traced, stream=sys.stdout, brief=True)
     here = [sys.executable, os.path.abspath(__file__), "serve"]
-    async with Client(here, on_elicit=_tour_answer, discover=False) as client:
-        client.wrap(traced)
+    async with _tour_client(here) as client:
         await _tour_stdio(client, step)
     process = await asyncio.create_subprocess_exec(
         *here, "--http", "127.0.0.1:0", stderr=asyncio.subprocess.PIPE
     )
     try:
         line = await typing.cast(asyncio.StreamReader, process.stderr).readline()
-        url = line.decode().rpartition(" ")[2].strip()
-        async with Client(url, discover=False) as client:
-            client.wrap(traced)
+        async with _tour_client(line.decode().split()[-1]) as client:
             client.wrap(functools.partial(_showing_headers, client._transport))
             await _tour_http(client, step)
     finally:
@@ -10038,6 +10035,12 @@ async def _tour(options: Any) -> int:
         await process.wait()
     print("\nThat was all of it. Next: python mcp_ref.py inspect FILE.py")
     return 0
+
+
+def _tour_client(target: Any) -> Client:
+    client = Client(target, on_elicit=_tour_answer, discover=False)
+    client.wrap(functools.partial(_traced, stream=sys.stdout, brief=True))
+    return client
 
 
 def _tour_step(sentence: str, pause: bool) -> None:

@@ -34,6 +34,7 @@ import pathlib
 import queue
 import random
 import re
+import shlex
 import signal
 import hmac
 import ssl
@@ -4003,6 +4004,50 @@ sys.exit(mcp_ref.run_until_signal(mcp_ref.serve_stdio(limited)))
         server.close()
         self.assertEqual(self.clean_exit(server), [])
 
+    def test_the_calculator_knows_arithmetic_only_and_cannot_grow(self) -> None:
+        for expression, value in {
+            "(1 + 2) * -3 ** 2 // 4 % 5": "3",
+            "999999999999999": "999999999999999",
+            "round(2 / 3, 2) + round(pi) + abs(-e)": "6.38828182845904",
+            "round(1, -10 ** 9)": "0",  # as a whole number: 10 ** 10 ** 9 in memory
+        }.items():
+            with self.subTest(expression):
+                self.assertEqual(mcp_ref._calculate(expression), value)
+        for expression in (
+            "9 ** 9 ** 9",
+            "10 ** 400",
+            "1 / 0",
+            "'a' * 9",
+            "True",
+            "2 << 9",
+            "pi.real",
+            "[1][0]",
+            "__import__('os')",
+            "(lambda: 1)()",
+            "abs(*[1])",
+            "round(number=1)",
+            "sqrt",
+            "pi(2)",
+            "1 +",
+            "\ud800",
+            "\0",
+            "1 + " * 50 + "1",
+        ):
+            with self.subTest(expression), self.assertRaises(mcp_ref.ToolError):
+                mcp_ref._calculate(expression)
+
+    def test_a_closed_standard_error_does_not_turn_the_end_into_a_failure(self) -> None:
+        command = f"exec {shlex.quote(sys.executable)} {shlex.quote(str(PROGRAM))} serve"
+        done = subprocess.run(
+            ["sh", "-c", f"{command} 2>&-"],
+            input=json.dumps(discover(1)),
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=30,
+        )
+        self.assertEqual(json.loads(done.stdout)["id"], 1)
+        self.assertEqual(done.returncode, 0)
+
     def test_a_file_is_served_and_a_thread_left_behind_does_not_keep_it_alive(
         self,
     ) -> None:
@@ -4014,7 +4059,11 @@ sys.exit(mcp_ref.run_until_signal(mcp_ref.serve_stdio(limited)))
             self.assertEqual(self.clean_exit(server), [])
 
     def test_what_cannot_be_served_is_said_in_one_line(self) -> None:
-        for arguments in (["no-such-file.py"], [f"{self.script('')}:nothing"]):
+        for arguments in (
+            ["no-such-file.py"],
+            [f"{self.script('')}:nothing"],
+            [self.script("\nsecond = mcp_ref.Server('second')\n")],
+        ):
             with self.subTest(arguments):
                 server = self.serve(*arguments)
                 status, left, errors = server.end()
@@ -16670,6 +16719,14 @@ class ClientCommands(unittest.TestCase):
             status, out, err = self.run_command("call", target, "t", "--out", path)
             with open(path, "rb") as file:
                 self.assertEqual(file.read(), b"\0\1\2\xff")
+
+    def test_the_type_of_binary_content_cannot_drive_the_terminal(self) -> None:
+        peer = Peer(lambda request, send: discovered(content=[block]))
+        block = {"type": "image", "data": "AAEC", "mimeType": "image/\x1b[2J"}
+        with unittest.mock.patch.object(mcp_ref, "demo_server", lambda: peer):
+            status, out, err = self.run_command("call", self.DEMO, "t")
+        self.assertEqual((status, out), (0, ""))
+        self.assertIn("[image/\\x1b[2J, 3 bytes", err)
 
     def test_malformed_answers_are_no_traceback(self) -> None:
         capabilities = {"tools": {}, "prompts": {}, "resources": {}}
