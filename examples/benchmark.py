@@ -930,8 +930,10 @@ def import_of(bench: Bench, python: str, module: str) -> Start:
 def start_rows(bench: Bench) -> list[Row]:
     """From spawn to the first answer on stdio, import, memory."""
     serve = [bench.python, str(ROOT / "mcp_ref.py"), "serve"]
+    as_module = ["env", f"PYTHONPATH={ROOT}", bench.python, "-m", "mcp_ref", "serve"]
     jobs: dict[str, Callable[[], Start]] = {
         "serve": lambda: start_of(bench, serve),
+        "module": lambda: start_of(bench, as_module),
         "script": lambda: start_of(bench, bench.our_script()),
         "import": lambda: import_of(bench, bench.python, "mcp_ref"),
     }
@@ -945,7 +947,7 @@ def start_rows(bench: Bench) -> list[Row]:
         "start", bench.starts, jobs, lambda one: f"{one.seconds * 1e3:.0f} ms"
     )
 
-    def row(work: str, ours: str, peer: str, target: float) -> Row:
+    def row(work: str, ours: str, peer: str, target: float | None) -> Row:
         def ms(name: str) -> str:
             if name not in found:
                 return "-"
@@ -964,6 +966,7 @@ def start_rows(bench: Bench) -> list[Row]:
 
     return [
         row("spawn to first answer, mcp_ref.py serve", "serve", "sdk script", 0.2),
+        row("spawn to first answer, -m mcp_ref serve", "module", "sdk script", None),
         row("spawn to first answer, in a script", "script", "sdk script", 0.15),
         row("import, the whole process", "import", "sdk import", 1 / 6),
         memory("memory after start, in a script", "script"),
