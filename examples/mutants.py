@@ -1070,7 +1070,7 @@ MUTANTS = [
         "changes come before the acknowledgement",
         "    server.subscriptions.add(subscription)\n    try:",
         "    server.subscriptions.add(subscription)\n"
-        "    await asyncio.sleep(0)\n"
+        "    await asyncio.sleep(0.05)\n"
         "    for early in subscription.take():\n"
         "        await ctx._send(early)\n"
         "    try:",
