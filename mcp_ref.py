@@ -5543,7 +5543,8 @@ def _tool_result(tool: _Entry, value: Any) -> JSON:
         try:
             shown = _serialise(structured)
         except ValueError as error:
-            raise ToolError(f"The result is not JSON: {error}") from None
+            flaw = _not_finite(structured) or error
+            raise ToolError(f"The result is not JSON: {flaw}") from None
         # tools-37: SHOULD also return the serialized JSON in a text block
         found = {
             "content": [{"type": "text", "text": shown}],
@@ -5552,6 +5553,19 @@ def _tool_result(tool: _Entry, value: Any) -> JSON:
     if tool.output is not None and not found.get("isError"):
         _check_output(tool.output, found)
     return found
+
+
+def _not_finite(value: JSON, path: str = "result") -> str | None:
+    """Name the first number that JSON cannot write, if there is one."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{path} is {value}"
+    members: Iterable[tuple[Any, JSON]] = ()
+    if isinstance(value, dict):
+        members = value.items()
+    elif isinstance(value, list):
+        members = enumerate(value)
+    found = (_not_finite(one, f"{path}[{key!r}]") for key, one in members)
+    return next(filter(None, found), None)
 
 
 def _check_output(schema: Schema, found: JSON) -> None:

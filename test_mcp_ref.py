@@ -9541,6 +9541,12 @@ class Tools(Case):
                 else:
                     self.assertFails(reply)
 
+    async def test_a_number_that_json_cannot_write_is_named(self) -> None:
+        """OUT-01."""
+        rows = {"rows": [1, {"mean": float("inf")}]}
+        self.server.tool(returning(rows), name="t")
+        self.assertFails(await self.tool("t"), "result['rows'][1]['mean'] is inf")
+
     # --- errors ---------------------------------------------------------------------------
 
     RAISED = [
